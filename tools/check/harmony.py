@@ -78,7 +78,7 @@ def theirs(harmony, text: str, offered: list[str]) -> list[str]:
 def main() -> None:
     harmony = encoding(Path(sys.argv[1]), Path(sys.argv[2]))
     offered = [tool["name"] for tool in json.loads((CASES / "calls/cases/tools.json").read_text())]
-    cases = (CASES / "channels/cases.txt").read_text().split("=== ")[1:]
+    cases = (CASES / "answer_reader/channels/cases.txt").read_text().split("=== ")[1:]
     n_equal, n_wrong = 0, 0
     for case in cases:
         title, case = case.split("\n", 1)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Gives the answers of crates/moeflux-chat/src/channels/cases.txt to openai-harmony, and fails if it
-# reads something else where tools/check/harmony.py has no reason.
+# Gives the answers of crates/moeflux-chat/src/answer_reader/channels/cases.txt to openai-harmony, and
+# fails if it reads something else where tools/check/harmony.py has no reason.
 #
 #     tools/check/harmony.sh
 #

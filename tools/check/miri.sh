@@ -31,6 +31,6 @@ for model in stacked tree; do
     check "$model" moeflux-threads
 done
 check stacked moeflux-kernels \
-    kept:: rowop::tests::norms rowop::tests::ropes rowop::tests::blocks \
+    cached:: rowop::tests::norms rowop::tests::ropes rowop::tests::blocks \
     delta::tests::cuts tests::vector_kernels tests::edge_values tests::one_group \
     tests::attention::admi tests::attention::parts tests::int8::edge_values

@@ -2,7 +2,7 @@
 
     published_templates.py PROGRAM FOLDER [NAME..]        those of known families, or these; `-` is all
 
-PROGRAM is the example `render_template` of crate moeflux.
+PROGRAM is the example `render_template` of crate moeflux-testing.
 """
 
 import datetime

@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-cargo build --quiet --locked -p moeflux --example render_template
+cargo build --quiet --locked -p moeflux-testing --example render_template
 program="${CARGO_TARGET_DIR:-target}/debug/examples/render_template"
 tools=${MOEFLUX_TEMPLATES_CHECK:-$PWD/target/templates-check}
 [ -x "$tools/bin/python" ] || python3 -m venv "$tools"

@@ -23,5 +23,5 @@ if [ ! -d "$work/jsonschema-$VERSION" ]; then
     tar -C "$work" -xzf "$work/jsonschema-$VERSION.tar.gz"
 fi
 suite=$work/jsonschema-$VERSION/json/tests/draft2020-12
-cargo run --quiet --locked --release -p moeflux-chat --example schemas -- \
+cargo run --quiet --locked --release -p moeflux-testing --example schemas -- \
     "$suite" "$suite/optional" "$suite/optional/format"

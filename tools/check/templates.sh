@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 profile="${1:-release}"
-cargo build --quiet --locked -p moeflux --example render_template --profile "$profile"
+cargo build --quiet --locked -p moeflux-testing --example render_template --profile "$profile"
 target="${CARGO_TARGET_DIR:-target}"
 folder="$profile"
 case "$profile" in dev | test) folder=debug ;; esac

@@ -4,7 +4,7 @@
 One line a block: its type, its bytes, the FNV-1a 64 of its weights as little-endian f32, each NaN as 0x7fc00000. Blocks are random and extreme:
 scales that are zero, negative, the least and the largest f16, infinite or not a number; codes that are all 0, all 1, and all entries of a codebook.
 MXFP4 with the exponent 255 is left out: its scale is not a number, and the package takes it for 2^127.
-gguf_blocks.py --grids: the codebooks as crates/moeflux-kernels/src/blocks/grids.rs has them.
+gguf_blocks.py --grids: the codebooks as crates/moeflux-kernels/src/matrix/blocks/grids.rs has them.
 """
 import sys
 import numpy as np

@@ -16,17 +16,52 @@
 //! **Invariant:** the same conversation gives the same tokens, and the reader's result does not
 //! depend on how an answer's text is split into chunks. The crate uses no files, no clock and no
 //! threads.
+//!
+//! # Modules
+//!
+//! A module names only modules above it.
+//!
+//! ```text
+//! conversation     turns and tools, whatever their source
+//! options, rules   what else a prompt and its answer depend on
+//! piece            the parts of an answer's text
+//! calls/           calls of tools as models write them
+//!   format                   the ways to write them, as data
+//!   scan, head               looks ahead; finds where a call begins
+//!   arguments/               arguments to JSON: json, schema, tagged
+//!   envelope, whole          calls in JSON that is complete, or the whole answer
+//!   reader                   finds calls while text arrives
+//!   history                  calls in the form that templates take
+//! thoughts         the ways to write thoughts, as data
+//! answer_reader/   thoughts, text and calls of an answer
+//!   repeats                  ends an answer that repeats a call
+//!   channels/                answers in harmony
+//! replay           sampled tokens of earlier answers
+//! format/          a conversation to its prompt
+//!   messages                 turns as templates expect them
+//!   parts                    where later prompts diverge
+//!   prepare                  tokens, with those of earlier answers
+//!   thoughts                 how a template ends a thought
+//! grammar/         rules to a mask of tokens
+//!   schema/                  JSON Schema to what llguidance enforces: pattern, keywords,
+//!                            multiples, growth
+//!   lark, calls              grammars of clients; of calls
+//!   vocabulary, marker, problems, model
+//!                            what is built once for a model
+//!   body, constraint         the state of one answer, behind its thoughts and with them
+//! answer           tokens to parts of an answer
+//! prepared         a prompt with all that its answers need
+//! chat             the interface of a model
+//! stream           an answer as an iterator
+//! ```
 #![forbid(unsafe_code)]
 
 mod conversation;
 mod options;
 mod rules;
 mod piece;
-mod repeats;
 mod calls;
 mod thoughts;
-mod messages;
-mod channels;
 mod answer_reader;
 mod replay;
 mod format;

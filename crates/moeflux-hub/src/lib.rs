@@ -20,35 +20,54 @@
 //!   .moeflux/HASH                          files that were found to have these contents
 //! .locks/models--OWNER--NAME/HASH.lock
 //! ```
+//!
+//! # Modules
+//!
+//! A module names only modules above it.
+//!
+//! ```text
+//! error        errors in one line
+//! name/        names that become parts of paths; link: of pages; quant: of GGUF files; glob
+//! file         small files, and bytes at offsets
+//! settings     the variables of huggingface_hub
+//! stop         a flag that wakes waiting threads
+//! hash         the hashes that name files
+//! listing      all files of a repository
+//! selection    which of them are chosen
+//! cache/       the folder of the cache
+//!   layout, lock, link       its paths, locks, and files of snapshots
+//!   journal                  the list of complete pieces
+//!   scan, removal            what is there, and how it goes
+//! check/       files against their hashes; mark: those that were compared
+//! client       one request at a time
+//! remote       a repository of the hub, and what of it is here
+//! pull/        downloads
+//!   download, fetch, queue   one in progress, a piece of it, the work of all connections
+//! ```
 
 mod error;
-mod glob;
-mod link;
-mod quant;
 mod name;
 mod file;
 mod settings;
 mod stop;
 mod hash;
 mod listing;
-mod choice;
+mod selection;
 mod cache;
-mod mark;
 mod check;
 mod client;
-mod journal;
 mod remote;
 mod pull;
 
 pub use cache::{Cache, Removal, Repo, Snapshot, State};
 pub use check::{PullProgress, Trust};
-pub use choice::FileSelection;
 pub use error::{Error, Result};
-pub use glob::Glob;
 pub use listing::{Listing, RepoFile};
+pub use name::glob::Glob;
+pub use name::quant::Quant;
 pub use name::{ModelRef, RepoId};
 pub use pull::{N_CONNECTIONS_MAX, PIECE_BYTES, Pulled};
-pub use quant::Quant;
 pub use remote::{Hub, Presence, Remote};
+pub use selection::FileSelection;
 pub use settings::{HubTimeouts, Settings, Token};
 pub use stop::StopFlag;

@@ -7,15 +7,15 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use crate::cache::journal::{self, PieceLayout};
 use crate::cache::{Cache, ModelFolder};
 use crate::check::{Condition, PullProgress, Trust, Verifier};
-use crate::choice::{FileSelection, is_gguf, is_weights};
 use crate::client::{Client, quoted};
 use crate::error::{Error, Result};
 use crate::file;
-use crate::journal::{self, PieceLayout};
 use crate::listing::{Listing, RepoFile};
 use crate::name::{ModelRef, file_path, is_commit};
+use crate::selection::{FileSelection, is_gguf, is_weights};
 use crate::settings::Settings;
 use crate::stop::StopFlag;
 

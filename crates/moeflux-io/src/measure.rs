@@ -7,10 +7,10 @@
 use std::io;
 use std::time::Duration;
 
-use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
 use crate::clock::Clock;
+use crate::drives::block::{BlockRead, FileIdx, ReadCompletion, ReadOutcome, ReadRequest, Wait};
+use crate::memory::slots::{Piece, SLOT_ALIGN, SlotIdx, SlotMemory};
 use crate::mix::mixed;
-use crate::slots::{Piece, SLOT_ALIGN, SlotIdx, SlotMemory};
 
 /// Offsets in a file, in scattered order, each once.
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
     use crate::clock::VirtualClock;
-    use crate::simulated::{DriveSpeed, Faults, SimulatedDrive, SimulatedFile};
+    use crate::drives::simulated::{DriveSpeed, Faults, SimulatedDrive, SimulatedFile};
 
     #[test]
     fn every_place_comes_once() {

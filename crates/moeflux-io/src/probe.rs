@@ -8,11 +8,11 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::block::{BlockRead, FileIdx};
 use crate::clock::Clock;
-use crate::direct::{Caching, DriveFile};
+use crate::drives::block::{BlockRead, FileIdx};
+use crate::drives::threads::{N_THREADS_MAX, ThreadsDrive};
+use crate::files::direct::{Caching, DriveFile};
 use crate::measure::{ReadLoad, ReadMeasurement, ScatteredOffsets, measure};
-use crate::threads::{N_THREADS_MAX, ThreadsDrive};
 
 /// Files to read, and the offsets that are left.
 #[derive(Debug)]
@@ -131,7 +131,7 @@ fn open(file: DriveFile, n_in_flight: usize) -> io::Result<Box<dyn BlockRead>> {
     #[cfg(target_os = "linux")]
     if file.caching() == Caching::Direct {
         let again = DriveFile::open(file.path(), Caching::Direct)?;
-        if let Ok(drive) = crate::uring::UringDrive::new(vec![again], n_in_flight) {
+        if let Ok(drive) = crate::drives::uring::UringDrive::new(vec![again], n_in_flight) {
             return Ok(Box::new(drive));
         }
     }

@@ -6,8 +6,8 @@
 //! first-level cache across tokens. **Invariant:** sums over keys ascend, by `fma` from +0. Knows
 //! no heads.
 
+use crate::lanes::vector::StridedRows;
 use crate::lanes::{LANES, Lanes, Simd, padded};
-use crate::vector::StridedRows;
 
 /// Tokens of one head: see [`crate::KernelTable::delta_rule`].
 #[derive(Clone, Copy, Debug)]
@@ -401,7 +401,7 @@ mod tests {
 
     use super::*;
     use crate::available;
-    use crate::fused::FusedMultiplyAdd as _;
+    use crate::lanes::fused::FusedMultiplyAdd as _;
     use crate::tests::{NMSE_MAX, nmse, same_bits};
 
     /// Key dimension, value dimension, tokens.

@@ -29,7 +29,7 @@
 //!   group from its first visible position. An output element is multiplied by the block's factor,
 //!   then takes positions in ascending order: `out = fma(weight, value, out)`. Values stored as f16
 //!   are widened exactly.
-//! * **Attention over 8-bit codes**: see `kept.rs` for the codes. A score is the product of the
+//! * **Attention over 8-bit codes**: see `cached.rs` for the codes. A score is the product of the
 //!   query, rounded to int8, with the codes as a matrix: see `int8/mod.rs`. An output element takes
 //!   `out = fma(weight * scale, code, out)`, and after the block's last position the sum of
 //!   `weight * bias` over its positions, as one group.
@@ -38,33 +38,59 @@
 //! * **The delta rule** is applied token by token; each of its sums over keys ascends, by `fma`
 //!   from +0, and `S += delta k^T` is `fma(delta, k, S)`.
 //! * **Exponentials, sigmoid, SiLU, softplus** are this crate's own, value by value, within 4 units
-//!   in the last place: see `gates.rs`.
+//!   in the last place: see `lanes/gates.rs`.
 //!
 //! So a result does not depend on the instruction set, on the number of activation rows computed
 //! together, or on the division of rows among threads.
+//!
+//! # Modules
+//!
+//! A module names only modules above it.
+//!
+//! ```text
+//! cpu          how to prefetch memory, and the fastest way to do it
+//! lanes/       sixteen f32 at a time: the trait Simd and what is built on it
+//!   fused, rounding          operations on single values that round alike everywhere
+//!   gates                    exponentials, sigmoid, SiLU, softplus
+//!   codes                    stored codes and values to f32
+//!   vector                   products and sums of plain vectors
+//! matrix/      weights as files store them
+//!   blocks/                  ggml's blocks that carry their own scales
+//!   format                   the kinds of matrices, and checked views of their bytes
+//!   decode                   one row to f32
+//! float/       products in f32: activations, product
+//! cached       keys and values in a cache
+//! prefetch     memory that is fetched during other computation
+//! attention/   scores and softmax of a block of positions; weighted: sums of its values
+//! delta        the gated delta rule
+//! rowop        operations on one row: norms, rope, gates, convolution, sums of experts
+//! int8/        products with rounded activations
+//!   simd                     the trait IntSimd
+//!   rows, inputs             rounded activations, and the description of a product
+//!   block, tile              sixteen rows of a matrix in memory, and unpacked columns of them
+//!   stream, strips, several  products with one row, with packed rows, with several rows
+//!   blocks/                  products with blocks that carry their own scales
+//!   product                  the generic body of every table
+//! table/       the kernels of one instruction set; fill: rows for its products
+//! scalar       the table that all others are tested against
+//! aarch64/     tables of NEON, dotprod, i8mm
+//! x86_64/      tables of AVX2, AVX-512, their VNNI, AMX
+//! dispatch     the tables that this CPU can run
+//! tests/       every table against the scalar one
+//! ```
 #![allow(unsafe_code, reason = "SIMD entry points; every block is documented and tested")]
 
 mod cpu;
-mod rounding;
-mod blocks;
-mod format;
-mod fused;
 mod lanes;
-mod gates;
-mod codes;
-mod vector;
-mod decode;
-mod activations;
-mod product;
-mod kept;
-mod upcoming;
+mod matrix;
+mod float;
+mod cached;
+mod prefetch;
 mod attention;
-mod weighted;
 mod delta;
 mod rowop;
 mod int8;
 mod table;
-mod fill;
 mod scalar;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -74,25 +100,25 @@ mod dispatch;
 #[cfg(test)]
 mod tests;
 
-pub use activations::{Activations, RowShape};
+pub use attention::weighted::WeightedRows;
 pub use attention::{BLOCK_POSITIONS, ScoreInputs, ScorePart, SoftmaxState, SoftmaxUpdate};
-pub use blocks::{BlockKind, E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
-pub use decode::decode_row;
+pub use cached::{CachedRows, CachedValues, CodeShape};
 pub use delta::DeltaRun;
 #[cfg(any(test, feature = "emulated"))]
 pub use dispatch::emulated;
 pub use dispatch::{available, best, by_name};
-pub use format::{
-    Affine, Biases, FloatKind, Fp8, Fp8Spread, LayoutError, Matrix, MatrixKind, MatrixLayout,
-    ScaleKind,
-};
+pub use float::activations::{Activations, RowShape};
+pub use float::product::{FloatProduct, ROWS_PER_BLOCK, TransposedProduct};
 pub use int8::{
     IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, QuantisedRow, RepackedRows,
 };
-pub use kept::{CachedRows, CachedValues, CodeShape};
-pub use product::{FloatProduct, ROWS_PER_BLOCK, TransposedProduct};
-pub use rounding::round_to_f16;
+pub use lanes::rounding::round_to_f16;
+pub use lanes::vector::StridedRows;
+pub use matrix::blocks::{BlockKind, E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
+pub use matrix::decode::decode_row;
+pub use matrix::format::{
+    Affine, Biases, FloatKind, Fp8, Fp8Spread, LayoutError, Matrix, MatrixKind, MatrixLayout,
+    ScaleKind,
+};
 pub use rowop::{RopePairs, RowOp};
 pub use table::KernelTable;
-pub use vector::StridedRows;
-pub use weighted::WeightedRows;

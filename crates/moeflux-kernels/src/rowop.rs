@@ -3,9 +3,9 @@
 //! **Invariant:** sums have the order stated in the crate's documentation; everything else is value
 //! by value. Knows nothing of heads or of the location of rows.
 
-use crate::gates;
+use crate::lanes::gates;
+use crate::lanes::vector::StridedRows;
 use crate::lanes::{LANES, Lanes, Simd, padded};
-use crate::vector::StridedRows;
 
 /// An operation over one row, in place: see [`crate::KernelTable::apply`].
 #[derive(Clone, Copy, Debug)]
@@ -344,7 +344,7 @@ mod tests {
     use moeflux_testing::random::Rng;
 
     use super::*;
-    use crate::fused::FusedMultiplyAdd as _;
+    use crate::lanes::fused::FusedMultiplyAdd as _;
     use crate::tests::{NMSE_MAX, nmse, same_bits, scalar, tree};
     use crate::{KernelTable, available};
 

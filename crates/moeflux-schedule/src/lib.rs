@@ -7,28 +7,47 @@
 //! continued conversation is read from where it left off.
 //!
 //! **Invariant:** the text of an answer depends on its job alone. Knows no network and no dialect.
+//!
+//! # Modules
+//!
+//! A module names only modules above it.
+//!
+//! ```text
+//! job              what is submitted, and the events of it
+//! stats            counters
+//! shared           what the scheduler's thread and its users both see
+//! tracked          jobs that have begun
+//! session_cache/   sessions that are kept for prompts that go on from them
+//!   worth                    what their memory saves, against that of experts
+//!   dropped                  conversations that lost theirs
+//! answers/         running answers, in one step; decode: one without its session;
+//!                  parked: those whose clients take no tokens
+//! prefill/         a prompt that is being read
+//!   precedence               when the oldest goes first
+//!   scores                   log-probabilities of its own tokens
+//!   chunk                    one step of prompts, and other work between its layers
+//! scheduler/       which jobs run, and what is computed next
+//!   session_search           the session with most of some tokens
+//!   admission                which job begins
+//!   steps                    the next step of prompts
+//! service          the thread that owns the engine, and its handles
+//! ```
 #![forbid(unsafe_code)]
 
 mod job;
 mod stats;
 mod shared;
 mod tracked;
-mod worth;
-mod kept;
-mod line;
-mod parked;
+mod session_cache;
 mod answers;
-mod reading;
-mod precedence;
-mod scores;
-mod chunk;
+mod prefill;
 mod scheduler;
 mod service;
 
 pub use job::{
     DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
 };
-pub use kept::KeptLimits;
 pub use service::{Open, Options, Service, Ticket};
+pub use session_cache::KeptLimits;
 pub use shared::State;
 pub use stats::{Histogram, Stats};

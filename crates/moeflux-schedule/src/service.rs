@@ -15,8 +15,8 @@ use moeflux::{Engine, Error, ModelText, Result, STACK_BYTES};
 
 use crate::answers::Context;
 use crate::job::{Job, Progress, Refusal, Sink};
-use crate::kept::KeptLimits;
 use crate::scheduler::{Scheduler, SchedulerLimits};
+use crate::session_cache::KeptLimits;
 use crate::shared::{JobFlags, SharedState, State};
 use crate::stats::Stats;
 use crate::tracked::{SinkGuard, SubmittedJob};

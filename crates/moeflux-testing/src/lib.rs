@@ -3,12 +3,17 @@
 //! Every crate of the workspace may name this one in its tests. Parts that need other crates are
 //! behind features, so that the tests of a small crate do not build the engine:
 //!
-//! | part | feature |
-//! |---|---|
-//! | `temp_dir`, `random`, `examples` | |
-//! | `cases`, `drives`, `matrices`, `ops` | `engine` |
-//! | `gpu` | `gpu` |
-//! | `hub` | `hub` |
+//! | part | contents | feature |
+//! |---|---|---|
+//! | `examples` | runs the examples of a crate as programs | |
+//! | `random` | random numbers from a seed | |
+//! | `temp_dir` | folders of a test's own | |
+//! | `gpu` | whether there is a GPU | `gpu` |
+//! | `hub` | a hub on this machine, with every fault that a test asks for | `hub` |
+//! | `cases` | golden cases and measures of distance | `engine` |
+//! | `drives` | checkpoints on simulated drives | `engine` |
+//! | `matrices` | random weights in every kind of storage | `engine` |
+//! | `ops` | the suite of operations | `engine` |
 
 #![expect(
     clippy::unwrap_used,

@@ -5,25 +5,38 @@
 //! function `parse` and an [`EventWriter`]. The smaller dialects have a function for each
 //! direction. **Invariant:** any bytes give either a request that can be run as it stands, or a
 //! [`Failure`] that names the field. Uses no socket, no clock and no random numbers.
+//!
+//! # Modules
+//!
+//! A module names only modules above it.
+//!
+//! ```text
+//! failure      errors, in the shape of each dialect
+//! request/     a request in one form, and the fields that dialects share
+//!   fields                   JSON objects, field by field, with their paths
+//!   text, turns              contents and conversations
+//!   sampling, thoughts       numbers with limits
+//!   form                     how the text of an answer must look
+//!   tools, tool_choice       tools, and which of them are called
+//!   rules                    all constraints together
+//! event/       what happens while a request is served
+//!   answer                   sampled tokens to events
+//!   bytes                    events and responses to bytes
+//!   usage, logprobs          counts and probabilities, in the shapes of the dialects
+//! calls        calls of tools as the client expects them
+//! chat/        Chat Completions: request, answer
+//! completions/ Completions: request, answer
+//! messages/    Messages: request, answer
+//! responses/   Responses: request and its input items, answer and its output items
+//! models       the list of models
+//! tokens       /tokenize, /detokenize, /apply-template
+//! ```
 #![forbid(unsafe_code)]
 
 mod failure;
-mod fields;
-mod event;
 mod request;
-mod answer;
-mod text;
-mod turns;
-mod sampling;
-mod thoughts;
-mod form;
-mod tools;
-mod choice;
-mod rules;
+mod event;
 mod calls;
-mod bytes;
-mod usage;
-mod logprobs;
 pub mod chat;
 pub mod completions;
 pub mod messages;
@@ -31,10 +44,10 @@ pub mod responses;
 pub mod models;
 pub mod tokens;
 
-pub use crate::answer::{AnswerEvents, Score, scored};
+pub use crate::event::answer::{AnswerEvents, Score, scored};
 pub use crate::event::{
     EventWriter, PromptProgress, Reason, ResponseEvent, TokenLogprob, TokenText, Usage,
 };
 pub use crate::failure::{Failure, FailureKind};
-pub use crate::fields::Ignored;
+pub use crate::request::fields::Ignored;
 pub use crate::request::{Prompt, PromptText, Request, ResponseHead, Sampling};

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use crate::chat;
 use crate::completions;
 use crate::failure::Failure;
-use crate::fields::{Fields, Ignored, wrong};
+use crate::request::fields::{Fields, Ignored, wrong};
 use crate::request::{Prompt, PromptText};
 
 const NOT_ALONE: &str = "is not supported: /detokenize gives the text of each token";

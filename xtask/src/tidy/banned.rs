@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(check(&Tree::of(&[(path, text)])).len(), n_expected, "{path}");
         };
         check_path("crates/moeflux/src/spec/rope.rs", 1);
-        check_path("crates/moeflux-kernels/src/gates.rs", 1);
+        check_path("crates/moeflux-kernels/src/lanes/gates.rs", 1);
         check_path("crates/moeflux/src/backend/reference/router.rs", 0);
         check_path("crates/moeflux/src/sample/tests.rs", 0);
         check_path("crates/moeflux-cli/src/eval.rs", 0);

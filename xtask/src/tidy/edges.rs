@@ -41,7 +41,8 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     // moeflux-chat and the demo model are for its example.
     ("moeflux-schedule", &["moeflux", "moeflux-chat", "moeflux-demo"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule", "moeflux-wire"]),
-    (TESTING, &["moeflux", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
+    // moeflux-chat is for its examples.
+    (TESTING, &["moeflux", "moeflux-chat", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-wire", &["moeflux", "moeflux-chat"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
     ("moeflux-fuzz-targets", &["moeflux", "moeflux-chat"]),

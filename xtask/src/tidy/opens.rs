@@ -15,9 +15,9 @@ const HOMES: [&str; 11] = [
     "crates/moeflux-cli/src/place.rs",
     // Checks the kind of file first; depends on no other crate.
     "crates/moeflux-demo/src/lib.rs",
-    "crates/moeflux-io/src/control_group.rs",
-    "crates/moeflux-io/src/mounts.rs",
+    "crates/moeflux-io/src/system/control_group.rs",
     "crates/moeflux-io/src/system/linux.rs",
+    "crates/moeflux-io/src/system/mounts.rs",
     "crates/moeflux-mpi/src/beside.rs",
     "crates/moeflux-server/src/process.rs",
     "crates/moeflux-threads/src/cores/linux.rs",

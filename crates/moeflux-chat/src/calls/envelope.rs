@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value as Json};
 
-use crate::calls::json::{self, JsonProgress, JsonReader};
+use crate::calls::arguments::json::{self, JsonProgress, JsonReader};
 use crate::conversation::Tool;
 
 /// Keys without meaning for a call.

@@ -6,16 +6,13 @@
 //! template determines the format of a model; no model is identified by its name.
 
 pub(crate) mod format;
-mod json;
-pub(crate) mod schema;
 pub(crate) mod scan;
 mod head;
-mod tagged;
-mod arguments;
+pub(crate) mod arguments;
 mod envelope;
 mod whole;
 pub(crate) mod reader;
-pub(crate) mod told;
+pub(crate) mod history;
 #[cfg(test)]
 mod written;
 

@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
+use crate::calls::arguments::json::{JsonProgress, JsonReader};
+use crate::calls::arguments::tagged::{ArgumentsContext, ArgumentsOutcome};
 use crate::calls::arguments::{self, ArgumentsReader};
 use crate::calls::envelope;
 use crate::calls::format::{ArgumentsForm, CallFormat};
 use crate::calls::head::{self, ArgumentsStart, CallBody, CallHead, CalledTool};
-use crate::calls::json::{JsonProgress, JsonReader};
 use crate::calls::scan::{self, Scan, ScanError, ScanResult, StreamState};
-use crate::calls::tagged::{ArgumentsContext, ArgumentsOutcome};
 use crate::calls::whole::WholeReader;
 use crate::conversation::Tool;
 use crate::piece::AnswerPiece;

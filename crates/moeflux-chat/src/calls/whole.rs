@@ -4,10 +4,10 @@
 //! all Qwen2.5-Coder models do. **Invariant:** buffered text may still become a call, and is
 //! bounded; any other text in the answer makes all of it text. Independent of markers.
 
+use crate::calls::arguments::json::{JsonProgress, JsonReader};
+use crate::calls::arguments::schema;
 use crate::calls::envelope;
-use crate::calls::json::{JsonProgress, JsonReader};
 use crate::calls::scan::{Scan, ScanError, ScanResult, StreamState};
-use crate::calls::schema;
 use crate::conversation::Tool;
 
 /// Maximum length of buffered text, above the longest file that a model writes in one call; a

@@ -5,7 +5,7 @@
 use serde_json::Value as Json;
 
 use crate::calls::format::{ArgumentsForm, CallFormat, Scalars, Tags};
-use crate::calls::told::{named_id, python_json};
+use crate::calls::history::{named_id, python_json};
 use crate::conversation::Call;
 
 impl CallFormat {

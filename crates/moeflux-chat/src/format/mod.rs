@@ -1,12 +1,13 @@
 //! Renders a conversation as the prompt of its next answer, with the model's chat template.
 //!
-//! If a template refuses one way of writing a conversation, others are tried
-//! ([`crate::messages::TemplateVariant`]), so a client need not know the template. A text to be
-//! continued is marked, rendered and cut at the mark, as in transformers. [`ChatFormat::parts`]
-//! predicts where later prompts diverge from this one.
+//! If a template refuses one way of writing a conversation, others are tried ([`TemplateVariant`]),
+//! so a client need not know the template. A text to be continued is marked, rendered and cut at
+//! the mark, as in transformers. [`ChatFormat::parts`] predicts where later prompts diverge from
+//! this one.
 //! **Invariant:** instructions after the first turns appear in the prompt, or there is an error;
 //! the prompt is a function of template, conversation and options.
 
+mod messages;
 mod parts;
 mod prepare;
 mod thoughts;
@@ -19,7 +20,7 @@ use serde_json::{Map, Value as Json};
 use crate::answer_reader::AnswerStart;
 use crate::calls::format::CallFormat;
 use crate::conversation::{Conversation, Ending, Turn};
-use crate::messages::{self, LateSystem, TemplateNeeds, TemplateVariant};
+use crate::format::messages::{LateSystem, TemplateNeeds, TemplateVariant};
 use crate::options::{ChatOptions, OWN_VARIABLES};
 use crate::thoughts::ThoughtFormat;
 

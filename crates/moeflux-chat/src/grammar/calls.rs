@@ -15,12 +15,12 @@ use std::fmt::Write;
 use moeflux::{ModelText, Tokenizer};
 use serde_json::{Map, Value as Json, json};
 
+use crate::calls::arguments::schema::ValueKinds;
 use crate::calls::format::{ArgumentsForm, CallFormat, NameForm, Scalars, Tags};
-use crate::calls::schema::ValueKinds;
 use crate::conversation::Tool;
-use crate::grammar::growth::{TARGET, TARGETS};
-use crate::grammar::keywords::OWN_OPTIONS;
 use crate::grammar::lark::literal;
+use crate::grammar::schema::growth::{TARGET, TARGETS};
+use crate::grammar::schema::keywords::OWN_OPTIONS;
 use crate::grammar::schema::{self, Unenforced};
 
 /// Maximum number of consecutive references that are followed to find the type of a parameter.

@@ -13,10 +13,6 @@
 //! **Invariant:** every rule is enforced, or the request is refused; whatever a client sends, both
 //! take bounded work. Independent of API dialects and sessions.
 
-mod pattern;
-mod keywords;
-mod multiples;
-mod growth;
 mod schema;
 mod lark;
 mod calls;

@@ -1,7 +1,7 @@
 // Units of blocks, for `decode_matrix.wgsl`. The contents of a block are defined in
-// `blocks/apart.rs` of moeflux-kernels. Blocks are stored as in the file, one after the other. The
-// large ones of 4 and 5 bits, and those with separate scales, begin at whole quads, others at any
-// word, half word, or byte.
+// `matrix/blocks/apart.rs` of moeflux-kernels. Blocks are stored as in the file, one after the
+// other. The large ones of 4 and 5 bits, and those with separate scales, begin at whole quads,
+// others at any word, half word, or byte.
 //
 // Codes are kept as stored, or combined into whole bytes or nibbles, so that they fit a chunk. Four
 // nibbles or bytes then become floats without a conversion.

@@ -6,6 +6,7 @@
 mod layout;
 mod lock;
 mod link;
+pub(crate) mod journal;
 mod scan;
 mod removal;
 
@@ -19,8 +20,8 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::file;
+use crate::name::quant::{self, Quant};
 use crate::name::{ModelRef, RepoId, is_commit};
-use crate::quant::{self, Quant};
 
 /// Minimum length of an abbreviated commit; shorter ones are ambiguous.
 const COMMIT_DIGITS_MIN: usize = 5;

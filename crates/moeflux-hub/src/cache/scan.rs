@@ -12,11 +12,11 @@ use serde::Deserialize;
 
 use super::ModelFolder;
 use super::layout::INCOMPLETE;
-use crate::choice::{FileSelection, is_gguf, is_weights};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::listing::Listing;
 use crate::name::{RepoId, file_path, is_commit};
+use crate::selection::{FileSelection, is_gguf, is_weights};
 
 /// Maximum size of a listing. Listings have about 200 bytes per file, and the hub advises against
 /// more than 100,000 files.

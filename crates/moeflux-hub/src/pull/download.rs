@@ -12,11 +12,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use twox_hash::XxHash3_64;
 
 use super::BlobJob;
+use crate::cache::journal::{self, Journal, PieceLayout};
 use crate::cache::{Lock, ModelFolder};
 use crate::error::{Error, Result};
 use crate::file;
 use crate::hash::Hasher;
-use crate::journal::{self, Journal, PieceLayout};
 use crate::stop::StopFlag;
 
 /// The size of reads for hashing.

@@ -17,12 +17,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::cache::{BlobAge, ModelFolder};
+use crate::check::mark::{self, Stamp};
 use crate::check::{Condition, PullProgress};
 use crate::client::Client;
 use crate::error::{Error, Result};
 use crate::file;
 use crate::hash::{BlobId, ExpectedBlob};
-use crate::mark::{self, Stamp};
 use crate::name::is_commit;
 use crate::remote::{Hub, Remote};
 use crate::stop::StopFlag;

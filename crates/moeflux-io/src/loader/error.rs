@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use crate::identity::FileChange;
+use crate::files::identity::FileChange;
 
 /// The final failure of a job.
 #[derive(Debug)]

@@ -6,9 +6,9 @@
 
 use std::ops::Range;
 
-use crate::block::FileIdx;
+use crate::drives::block::FileIdx;
 use crate::loader::error::LoadError;
-use crate::slots::{Filling, Piece};
+use crate::memory::slots::{Filling, Piece};
 
 /// Maximum number of extents of an expert: three matrices with scales and biases.
 pub const N_PARTS_MAX: usize = 9;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::block::{BlockRead, ReadCompletion, ReadRequest, Wait};
+use crate::drives::block::{BlockRead, ReadCompletion, ReadRequest, Wait};
 use crate::loader::error::LoadError;
 
 /// Bytes of one measurement of speed.

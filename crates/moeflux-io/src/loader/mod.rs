@@ -10,17 +10,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::block::{BlockRead, FileIdx, ReadCompletion, ReadRequest, Wait};
 use crate::clock::Clock;
+use crate::drives::block::{BlockRead, FileIdx, ReadCompletion, ReadRequest, Wait};
+use crate::loader::index_pool::IndexPool;
 use crate::loader::job::{ActiveLoad, NextRead};
 use crate::loader::lane::Lane;
-use crate::loader::places::IndexPool;
-use crate::slots::{Piece, SLOT_ALIGN, Slab};
+use crate::memory::slots::{Piece, SLOT_ALIGN, Slab};
 
 mod error;
 mod job;
 mod lane;
-mod places;
+mod index_pool;
 mod settle;
 #[cfg(test)]
 mod tests;

@@ -6,11 +6,11 @@
 use std::io;
 use std::time::Duration;
 
-use crate::block::{ReadCompletion, ReadOutcome};
+use crate::drives::block::{ReadCompletion, ReadOutcome};
 use crate::loader::Loader;
 use crate::loader::error::LoadError;
 use crate::loader::job::{LoadOutcome, LoadPriority};
-use crate::slots::Piece;
+use crate::memory::slots::Piece;
 
 /// Interruptions (EINTR, EAGAIN, less than a block read) of one read before the next one counts as
 /// a failure.

@@ -5,7 +5,7 @@ use std::io::{Read as _, Seek as _, SeekFrom};
 
 use super::room::{available_of_meminfo, kibibytes};
 use super::{MemoryPressure, ProcessMemory};
-use crate::control_group::tightest_control_group;
+use crate::system::control_group::tightest_control_group;
 
 /// Buffer size for the files that are read repeatedly; they are shorter.
 const TEXT_BYTES: usize = 4096;

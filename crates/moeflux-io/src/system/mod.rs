@@ -4,6 +4,8 @@
 //! `macos` and `windows` only query the system. **Invariant:** information that a system does not
 //! provide is `None`; nothing fails.
 
+pub(crate) mod mounts;
+pub(crate) mod control_group;
 mod room;
 mod disk;
 #[cfg(target_os = "linux")]

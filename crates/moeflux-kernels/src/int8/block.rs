@@ -6,10 +6,10 @@
 use std::ops::Range;
 
 use crate::cpu::Fetching;
-use crate::decode::{biases, scales};
-use crate::format::{Affine, FloatKind, Matrix};
 use crate::int8::simd::{HalfKind, IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
+use crate::matrix::decode::{biases, scales};
+use crate::matrix::format::{Affine, FloatKind, Matrix};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -150,7 +150,7 @@ impl PaddedMatrix {
 
     #[cold]
     fn fill<'a>(&'a mut self, matrix: &Matrix<'a>) -> Matrix<'a> {
-        let layout = crate::format::MatrixLayout { n_rows: LANES, ..matrix.layout() };
+        let layout = crate::matrix::format::MatrixLayout { n_rows: LANES, ..matrix.layout() };
         let sizes = [layout.code_bytes(), layout.scale_bytes(), layout.bias_bytes()];
         let [codes, scales, biases] = &mut self.parts;
         [&mut *codes, scales, biases].into_iter().for_each(Vec::clear);

@@ -7,11 +7,11 @@
 use std::ops::Range;
 
 use crate::cpu::Fetching;
-use crate::format::Matrix;
 use crate::int8::block::PaddedMatrix;
 use crate::int8::rows::IntRows;
 use crate::int8::simd::LINE_COLS;
 use crate::lanes::{LANES, Lanes};
+use crate::matrix::format::Matrix;
 
 /// A cache line.
 #[derive(Clone, Copy, Debug)]

@@ -5,8 +5,6 @@
 //! first-level cache, row by row or, if the table uses strips, strip by strip. **Invariant:** an
 //! output's groups are added in ascending order, on every path.
 
-use crate::blocks::BlockKind;
-use crate::format::{Affine, Matrix, MatrixKind};
 use crate::int8::blocks::{
     BlockRows, UnpackBlocks, for_kind, is_wide, multiply_one as multiply_one_by_blocks,
 };
@@ -16,6 +14,8 @@ use crate::int8::simd::IntSimd;
 use crate::int8::stream::multiply_one;
 use crate::int8::strips::multiply_strips;
 use crate::int8::tile::{AffineRows, BitStream, Bytes, Nibbles, TileSource, Unpack};
+use crate::matrix::blocks::BlockKind;
+use crate::matrix::format::{Affine, Matrix, MatrixKind};
 
 /// Computes `out[block of rows][pick][row of the block]`; `unpack` is the table's.
 #[inline(always)]

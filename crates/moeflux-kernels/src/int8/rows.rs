@@ -3,7 +3,7 @@
 //! **Invariant:** values have the order in which a matrix's codes are unpacked from words; steps
 //! and sums match the values. Memory grows to the largest use and is kept.
 
-use crate::format::MatrixKind;
+use crate::matrix::format::MatrixKind;
 
 /// Groups whose largest magnitude is below it are zeros: `127 / m` could overflow.
 const MAGNITUDE_MIN: f32 = f32::from_bits((127 - 100) << 23);

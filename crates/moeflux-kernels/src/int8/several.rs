@@ -9,7 +9,7 @@ use crate::int8::rows::IntRow;
 use crate::int8::simd::IntSimd;
 use crate::int8::tile::{CodeTile, TILE_COLS, TileScales, TileSource, add_terms};
 use crate::lanes::{LANES, Lanes};
-use crate::upcoming::Prefetcher;
+use crate::prefetch::Prefetcher;
 
 /// Computes `out[block of rows][pick][row of the block]`, for a matrix of at least sixteen rows.
 /// Unless `MANY`, processes one row of activations at a time.

@@ -3,9 +3,9 @@
 //! **Invariant:** every implementation gives the bits of [`Portable`]: integers are exact, and
 //! floats go through [`Simd`].
 
-use crate::blocks::half_power;
+use crate::lanes::rounding::{from_bf16, from_f16};
 use crate::lanes::{LANES, Lanes, Portable, Simd};
-use crate::rounding::{from_bf16, from_f16};
+use crate::matrix::blocks::half_power;
 
 /// Columns processed at a time: the smallest group.
 pub(crate) const PIECE: usize = 32;

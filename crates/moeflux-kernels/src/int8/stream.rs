@@ -8,7 +8,6 @@
 //! order, on every path.
 
 use crate::cpu::Fetching;
-use crate::format::{Affine, Matrix};
 use crate::int8::block::{AffineBlock, RowBlock};
 use crate::int8::inputs::{IntProduct, RowValues};
 use crate::int8::rows::IntRow;
@@ -17,6 +16,7 @@ use crate::int8::tile::{
     AFFINE_TILE_GROUPS, BlockColumns, Nibbles, TILE_COLS, TileScales, Unpack, add_group, dot_group,
 };
 use crate::lanes::{LANES, Lanes};
+use crate::matrix::format::{Affine, Matrix};
 
 /// Lines of a tile.
 const TILE_LINES: usize = TILE_COLS / LINE_COLS;

@@ -11,7 +11,7 @@ use crate::int8::inputs::{CacheLine, Factors, IntProduct, RepackedRows};
 use crate::int8::simd::IntSimd;
 use crate::int8::tile::{CodeTile, TILE_COLS, TileScales, TileSource, add_terms};
 use crate::lanes::{LANES, Lanes};
-use crate::upcoming::Prefetcher;
+use crate::prefetch::Prefetcher;
 
 /// Columns of a line.
 const LINE_COLS: usize = 4;

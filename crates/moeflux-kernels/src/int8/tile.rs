@@ -6,11 +6,11 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use crate::format::{Affine, Matrix, MatrixLayout};
 use crate::int8::block::{AffineBlock, RowBlock, expand_codes};
 use crate::int8::simd::{IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
-use crate::upcoming::Prefetcher;
+use crate::matrix::format::{Affine, Matrix, MatrixLayout};
+use crate::prefetch::Prefetcher;
 
 /// Columns of a tile: whole groups of every kind; sixteen rows of it fit the first-level cache.
 pub(crate) const TILE_COLS: usize = 512;

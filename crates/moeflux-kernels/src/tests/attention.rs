@@ -3,7 +3,7 @@
 use half::f16;
 use moeflux_testing::random::Rng;
 
-use crate::fused::FusedMultiplyAdd as _;
+use crate::lanes::fused::FusedMultiplyAdd as _;
 use crate::tests::{NMSE_MAX, nmse, same_bits, scalar, tree};
 use crate::{
     BLOCK_POSITIONS, CachedRows, CachedValues, CodeShape, KernelTable, Matrix, MatrixLayout,

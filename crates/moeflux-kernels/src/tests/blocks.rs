@@ -5,7 +5,7 @@ use moeflux_testing::random::Rng;
 
 use super::same_bits;
 use super::strided::{float_product, int_product};
-use crate::blocks::DecodedBlock;
+use crate::matrix::blocks::DecodedBlock;
 use crate::{
     BlockKind, LayoutError, Matrix, MatrixKind, MatrixLayout, available, decode_row, emulated,
 };

@@ -4,7 +4,7 @@ use moeflux_testing::random::Rng;
 
 use super::{EncodedMatrix, affine_kinds, blocks, nmse, same_bits};
 use crate::cpu::Fetching;
-use crate::fused::FusedMultiplyAdd as _;
+use crate::lanes::fused::FusedMultiplyAdd as _;
 use crate::{
     Affine, BlockKind, FloatKind, IntProduct, IntRows, IntScratch, KernelTable, MatrixKind,
     ROWS_PER_BLOCK, RepackedRows, available, emulated,

@@ -11,13 +11,14 @@ mod symmetric;
 use half::{bf16, f16};
 use moeflux_testing::random::Rng;
 
-use crate::blocks::{half_power, power};
-use crate::format::group_cols;
-use crate::fused::FusedMultiplyAdd as _;
+use crate::lanes::fused::FusedMultiplyAdd as _;
+use crate::lanes::{codes, rounding};
+use crate::matrix::blocks::{half_power, power};
+use crate::matrix::format::group_cols;
 use crate::{
     Activations, Affine, BlockKind, FloatKind, FloatProduct, Fp8, Fp8Spread, KernelTable, Matrix,
     MatrixKind, MatrixLayout, ScaleKind, StridedRows, TransposedProduct, available, best, by_name,
-    codes, decode_row, rounding,
+    decode_row,
 };
 
 /// Normalised mean squared error of an f32 product against f64: rounding of 4,096 terms in 16 lanes

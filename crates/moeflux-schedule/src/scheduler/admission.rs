@@ -8,10 +8,10 @@ use moeflux::step::LongerSteps;
 use moeflux::{Error, Session};
 
 use super::Scheduler;
-use super::sought::SessionRequest;
+use super::session_search::SessionRequest;
 use crate::job::Job;
-use crate::kept::n_shared;
-use crate::reading::{Outline, Prefill, Terms};
+use crate::prefill::{Outline, Prefill, Terms};
+use crate::session_cache::n_shared;
 use crate::tracked::SubmittedJob;
 
 /// A prompt with at most this many tokens left is short. Where experts are in memory, short prompts

@@ -6,7 +6,7 @@
 //! takes tokens again. **Invariant:** no more sessions run than are allowed, and a job's tokens
 //! depend on no other job.
 
-mod sought;
+mod session_search;
 mod admission;
 mod steps;
 
@@ -16,15 +16,15 @@ use std::time::Duration;
 use moeflux::step::StepOutput;
 use moeflux::{Error, SessionRoom};
 
+use crate::answers::parked::{RecomputeRequest, Unparked};
 use crate::answers::{Answers, Context};
-use crate::chunk::Balance;
 use crate::job::{Job, Owner};
-use crate::kept::{KeptLimits, SessionCache};
-use crate::parked::{RecomputeRequest, Unparked};
-use crate::precedence::Precedence;
-use crate::reading::{Outline, Prefill, PrefillId};
+use crate::prefill::chunk::Balance;
+use crate::prefill::precedence::Precedence;
+use crate::prefill::{Outline, Prefill, PrefillId};
 use crate::scheduler::admission::AdmissionSnapshot;
-use crate::scheduler::sought::SessionRequest;
+use crate::scheduler::session_search::SessionRequest;
+use crate::session_cache::{KeptLimits, SessionCache};
 use crate::tracked::SubmittedJob;
 
 /// Upper bound on the rows of answers in one step while no prompt is read.

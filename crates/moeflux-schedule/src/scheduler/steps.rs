@@ -2,7 +2,7 @@
 //!
 //! The prompt with the least left to read is next, unless the oldest one is due. A short prompt
 //! that arrives during a step is read between its layers, in small steps. **Invariant:** see
-//! [`crate::precedence`].
+//! [`crate::prefill::precedence`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use moeflux::{Error, Result};
 
 use super::admission::N_ROWS_SHORT;
 use super::{JobSource, PrefillInStep, Scheduler};
-use crate::chunk::{ChunkOutcome, PrefillChunk};
-use crate::reading::Prefill;
-use crate::scores::PromptScorer;
+use crate::prefill::Prefill;
+use crate::prefill::chunk::{ChunkOutcome, PrefillChunk};
+use crate::prefill::scores::PromptScorer;
 
 /// Target time for one layer of a prompt's step, during which answers wait. Applies where experts
 /// are in memory.

@@ -4,9 +4,9 @@
 mod examples;
 mod giving_up;
 mod jobs;
-mod keeping;
 mod openings;
 mod reuse;
 mod rooms;
 mod scripts;
+mod session_cache;
 mod support;

@@ -11,10 +11,10 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, Request, header};
 use tokio::time::timeout;
 
-use crate::http::account::{MemoryPool, PoolReservation};
-use crate::http::places::StageReporter;
+use crate::http::memory::body_size::BodySize;
+use crate::http::memory::pools::{MemoryPool, PoolReservation};
 use crate::http::reply::Problem;
-use crate::http::size::BodySize;
+use crate::http::sockets::slots::StageReporter;
 use moeflux_wire::{Failure, FailureKind};
 
 /// Upper bound on a body: several times the text of the longest contexts in JSON.

@@ -21,15 +21,15 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::http::StopSignal;
-use crate::http::closing::{HalfCloseStream, HttpExchange, RequestBody, Socket};
-use crate::http::guard::Entrance;
-use crate::http::listen::Listeners;
-use crate::http::places::{
+use crate::http::routes;
+use crate::http::routes::guard::Entrance;
+use crate::http::shared::{CurrentModel, ServerState};
+use crate::http::sockets::half_close::{HalfCloseStream, HttpExchange, RequestBody, Socket};
+use crate::http::sockets::listen::Listeners;
+use crate::http::sockets::slots::{
     ConnectionAdmission, ConnectionSlot, ConnectionSlots, Peer, StageReporter,
 };
-use crate::http::routes;
-use crate::http::shared::{CurrentModel, ServerState};
-use crate::http::stall::StallLimit;
+use crate::http::sockets::stall::StallLimit;
 
 /// Upper bound on the bytes of a request's head, and of a response that waits to be sent.
 const BUFFER_BYTES_MAX: usize = 64 << 10;
@@ -107,7 +107,7 @@ async fn accept_tcp(listener: tokio::net::TcpListener, router: Router, connectio
 /// The socket's file is removed after the last accept.
 #[cfg(unix)]
 async fn accept_unix(
-    (listener, _file): (tokio::net::UnixListener, crate::http::listen::UnixSocket),
+    (listener, _file): (tokio::net::UnixListener, crate::http::sockets::listen::UnixSocket),
     router: Router,
     connections: Connections,
 ) {

@@ -5,26 +5,13 @@
 //! that it holds.
 
 mod config;
-mod listen;
-mod places;
-mod closing;
+mod sockets;
 mod reply;
-mod account;
-mod size;
+mod memory;
 mod body;
 mod shared;
-mod keeping;
-mod guard;
-mod inbox;
-mod prompt;
-mod record;
-mod run;
-mod deliver;
-mod generate;
-mod plain;
-mod meant;
+mod answers;
 mod routes;
-mod stall;
 mod connections;
 
 use std::net::SocketAddr;
@@ -37,8 +24,8 @@ use tokio::sync::watch;
 pub use crate::http::config::{
     ApiKeys, CacheScope, ConnectionLimits, ModelInfo, Served, ServerConfig, Timeouts, WaysIn,
 };
-use crate::http::listen::Listeners;
 use crate::http::shared::{CurrentModel, ModelState, ServerState};
+use crate::http::sockets::listen::Listeners;
 
 /// Upper bound on the threads that parse and tokenise: the engine needs the others.
 const N_TEXT_THREADS_MAX: usize = 4;

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use moeflux::{ModelText, Result};
 use moeflux_chat::Chat;
 
-use crate::http::account::RequestMemory;
 use crate::http::config::{CacheScope, Served, ServerConfig};
-use crate::http::places::ConnectionSlots;
+use crate::http::memory::pools::RequestMemory;
+use crate::http::sockets::slots::ConnectionSlots;
 use crate::metrics::RefusalCounts;
 use moeflux_wire::{Failure, FailureKind, ResponseHead};
 

@@ -9,13 +9,13 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value as Json, json};
 
-use crate::bytes;
 use crate::calls::{Arguments, ClientTool};
 use crate::chat::request::{ChatWriterOptions, StreamMode};
+use crate::event::bytes;
+use crate::event::logprobs;
+use crate::event::usage::Totals;
 use crate::event::{EventWriter, Reason, ResponseEvent, TokenLogprob, Usage};
-use crate::logprobs;
 use crate::request::ResponseHead;
-use crate::usage::Totals;
 
 /// Writes the events of one response as bytes.
 #[derive(Debug)]

@@ -10,17 +10,17 @@ use moeflux_chat::{
 use serde_json::{Map, Value as Json};
 
 use crate::calls::ToolKinds;
-use crate::choice;
 use crate::failure::Failure;
-use crate::fields::{Fields, Ignored, element, unsupported};
-use crate::form::{RequestedForm, SchemaAt};
+use crate::request::fields::{Fields, Ignored, element, unsupported};
+use crate::request::form::{RequestedForm, SchemaAt};
+use crate::request::rules;
+use crate::request::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
+use crate::request::text;
+use crate::request::thoughts;
+use crate::request::tool_choice;
+use crate::request::tools;
+use crate::request::turns::Turns;
 use crate::request::{Prompt, Request};
-use crate::rules;
-use crate::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
-use crate::text;
-use crate::thoughts;
-use crate::tools;
-use crate::turns::Turns;
 
 /// Known fields without effect here, which any client may send.
 const KNOWN: [&str; 10] = [
@@ -83,8 +83,8 @@ pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, ChatWriterOpt
     let (options, effort_limit) = options(&mut fields)?;
     let limit = thoughts::limit(&mut fields)?.or(effort_limit);
     let tools = tools::of_chat(&mut fields, &mut ignored)?;
-    let choice = choice::of_openai(&mut fields, &tools, &mut ignored)?;
-    let tools = choice::offered(&choice, tools);
+    let choice = tool_choice::of_openai(&mut fields, &tools, &mut ignored)?;
+    let tools = tool_choice::offered(&choice, tools);
     let tool_kinds = ToolKinds::of(&tools);
     let (rules, form_field) = rules::rules(choice, form, limit)?;
     let conversation = conversation(&mut fields, tools, &mut ignored)?;

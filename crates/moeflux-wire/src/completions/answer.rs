@@ -6,13 +6,13 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::bytes;
 use crate::chat::StreamMode;
 use crate::completions::request::CompletionsWriterOptions;
+use crate::event::bytes;
+use crate::event::logprobs::LogprobColumns;
+use crate::event::usage::Totals;
 use crate::event::{EventWriter, PromptProgress, Reason, ResponseEvent, TokenLogprob, Usage};
-use crate::logprobs::LogprobColumns;
 use crate::request::ResponseHead;
-use crate::usage::Totals;
 
 /// Writes the events of one response as bytes.
 #[derive(Debug)]

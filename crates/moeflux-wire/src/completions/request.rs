@@ -10,11 +10,11 @@ use serde_json::Value as Json;
 use crate::calls::ToolKinds;
 use crate::chat::{self, ChatWriterOptions};
 use crate::failure::Failure;
-use crate::fields::{Fields, Ignored, element, wrong};
-use crate::form::{RequestedForm, SchemaAt};
+use crate::request::fields::{Fields, Ignored, element, wrong};
+use crate::request::form::{RequestedForm, SchemaAt};
+use crate::request::rules;
+use crate::request::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
 use crate::request::{Prompt, PromptText, Request};
-use crate::rules;
-use crate::sampling::{self, N_ANSWERS_MAX, N_LOGPROBS_MAX, N_TOKENS_MAX};
 
 /// Maximum number of prompts in a request, times the answers to each, because all of them are
 /// queued.

@@ -7,11 +7,11 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use crate::bytes;
+use crate::event::bytes;
+use crate::event::usage;
 use crate::event::{EventWriter, Reason, ResponseEvent, Usage};
 use crate::messages::request::{MessagesWriterOptions, ThoughtDisplay};
 use crate::request::ResponseHead;
-use crate::usage;
 
 /// The signature of thoughts, without meaning here. Clients keep a thought only if it has one, and
 /// send it back.

@@ -8,17 +8,17 @@ use moeflux_chat::{Call, ChatOptions, Conversation, Tool, ToolResult, Turn};
 use serde_json::Value as Json;
 
 use crate::chat;
-use crate::choice;
 use crate::failure::{Failure, FailureKind};
-use crate::fields::{Fields, Ignored, element, unsupported, wrong};
-use crate::form::{RequestedForm, SchemaAt};
+use crate::request::fields::{Fields, Ignored, element, unsupported, wrong};
+use crate::request::form::{RequestedForm, SchemaAt};
+use crate::request::rules;
+use crate::request::sampling::{self, N_TOKENS_MAX};
+use crate::request::text;
+use crate::request::thoughts;
+use crate::request::tool_choice;
+use crate::request::tools;
+use crate::request::turns::Turns;
 use crate::request::{Prompt, Request};
-use crate::rules;
-use crate::sampling::{self, N_TOKENS_MAX};
-use crate::text;
-use crate::thoughts;
-use crate::tools;
-use crate::turns::Turns;
 
 /// Known fields without effect here, which any client may send.
 const KNOWN: [&str; 9] = [
@@ -93,8 +93,8 @@ fn parse_fields(mut fields: Fields) -> Result<(Request, MessagesWriterOptions), 
     let limit = thinking.n_tokens_max.or(thoughts::limit(&mut fields)?).or(effort_limit);
     let is_streamed = fields.flag("stream")?.unwrap_or(false);
     let tools = tools::of_messages(&mut fields, &mut ignored)?;
-    let choice = choice::of_messages(&mut fields, &tools, &mut ignored)?;
-    let tools = choice::offered(&choice, tools);
+    let choice = tool_choice::of_messages(&mut fields, &tools, &mut ignored)?;
+    let tools = tool_choice::offered(&choice, tools);
     let (rules, form_field) = rules::rules(choice, form, limit)?;
     let conversation = conversation(&mut fields, tools, &mut ignored)?;
     let request = Request {

@@ -8,15 +8,15 @@
 
 use serde_json::{Value as Json, json};
 
-use crate::bytes;
 use crate::calls::Arguments;
+use crate::event::bytes;
+use crate::event::logprobs;
+use crate::event::usage;
 use crate::event::{EventWriter, PromptProgress, Reason, ResponseEvent, TokenLogprob, Usage};
 use crate::failure::{Failure, FailureKind};
-use crate::logprobs;
 use crate::request::ResponseHead;
 use crate::responses::output::{OutputItem, OutputItemKind};
 use crate::responses::request::ResponsesWriterOptions;
-use crate::usage;
 
 /// Writes the events of one response as bytes.
 #[derive(Debug)]

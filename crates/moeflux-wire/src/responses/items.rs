@@ -7,10 +7,10 @@ use moeflux_chat::{Call, Tool, ToolResult, Turn};
 use serde_json::Value as Json;
 
 use crate::failure::Failure;
-use crate::fields::{Fields, Ignored, element, unsupported, wrong};
-use crate::text;
-use crate::tools;
-use crate::turns::Turns;
+use crate::request::fields::{Fields, Ignored, element, unsupported, wrong};
+use crate::request::text;
+use crate::request::tools;
+use crate::request::turns::Turns;
 
 /// Calls and lists of tools that run on servers.
 const LEFT_OUT: [&str; 7] = [

@@ -8,17 +8,17 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::calls::ToolKinds;
 use crate::chat;
-use crate::choice;
 use crate::failure::Failure;
-use crate::fields::{Fields, Ignored, element, unsupported, wrong};
-use crate::form::{RequestedForm, SchemaAt};
+use crate::request::fields::{Fields, Ignored, element, unsupported, wrong};
+use crate::request::form::{RequestedForm, SchemaAt};
+use crate::request::rules;
+use crate::request::sampling::{self, N_LOGPROBS_MAX, N_TOKENS_MAX};
+use crate::request::text;
+use crate::request::thoughts;
+use crate::request::tool_choice;
+use crate::request::tools;
 use crate::request::{Prompt, Request, Sampling};
 use crate::responses::items::InputItems;
-use crate::rules;
-use crate::sampling::{self, N_LOGPROBS_MAX, N_TOKENS_MAX};
-use crate::text;
-use crate::thoughts;
-use crate::tools;
 
 /// Known fields without effect here, which any client may send.
 const KNOWN: [&str; 13] = [
@@ -206,7 +206,7 @@ fn conversation(
         return Err(Failure::invalid(&path, "is empty: there is nothing to answer"));
     }
     items.input(&path, input, ignored)?;
-    let choice = choice::of_openai(fields, &items.tools, ignored)?;
-    let offered = choice::offered(&choice, items.tools);
+    let choice = tool_choice::of_openai(fields, &items.tools, ignored)?;
+    let offered = tool_choice::offered(&choice, items.tools);
     Ok((items.turns.conversation(&path, offered, None)?, choice))
 }

@@ -1,7 +1,7 @@
 //! Faults of every kind and number: the right bytes or one typed error, never a hang.
 
 use super::*;
-use crate::simulated::{Faults, NthFault};
+use crate::drives::simulated::{Faults, NthFault};
 
 /// Returns seeded rates: any mixture, none above one read in ten.
 fn transient(seed: u64) -> Faults {

@@ -8,8 +8,8 @@ use moeflux_testing::random::{Rng, seeds};
 
 use super::*;
 use crate::clock::VirtualClock;
-use crate::simulated::{DriveSpeed, SimulatedDrive, SimulatedFile};
-use crate::slots::{SlotIdx, SlotMemory};
+use crate::drives::simulated::{DriveSpeed, SimulatedDrive, SimulatedFile};
+use crate::memory::slots::{SlotIdx, SlotMemory};
 
 mod faults;
 mod order;

@@ -3,9 +3,9 @@
 use std::io;
 
 use super::*;
-use crate::block::ReadOutcome;
-use crate::direct::FileFacts;
-use crate::identity::FileChange;
+use crate::drives::block::ReadOutcome;
+use crate::files::direct::FileFacts;
+use crate::files::identity::FileChange;
 
 /// A simulated drive that fails every read that ends before a certain time, or whose calls all
 /// fail.

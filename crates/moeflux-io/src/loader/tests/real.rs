@@ -7,8 +7,8 @@ use moeflux_testing::temp_dir::TempDir;
 
 use super::*;
 use crate::clock::RealClock;
-use crate::direct::{Caching, DriveFile};
-use crate::threads::ThreadsDrive;
+use crate::drives::threads::ThreadsDrive;
+use crate::files::direct::{Caching, DriveFile};
 
 struct RealFiles {
     folder: TempDir,
@@ -35,7 +35,7 @@ impl RealFiles {
             return Some(Box::new(ThreadsDrive::new(files, 3, 8).unwrap()));
         }
         #[cfg(target_os = "linux")]
-        if let Some(drive) = crate::uring::drive_or_typed_refusal(files, 8) {
+        if let Some(drive) = crate::drives::uring::drive_or_typed_refusal(files, 8) {
             return Some(Box::new(drive));
         }
         None

@@ -1,10 +1,10 @@
 //! Some blocks of sixteen rows, and the unpacking of a kind's codes and scales.
 
-use crate::blocks::{BlockKind, DecodedBlock};
 use crate::int8::block::RowBlock;
 use crate::int8::rows::sort_even_odd;
 use crate::int8::simd::{IntSimd, PIECE};
 use crate::lanes::{LANES, Lanes};
+use crate::matrix::blocks::{BlockKind, DecodedBlock};
 
 /// Columns that are summed up before their terms are added.
 pub(super) const SPAN_COLS: usize = 4 * PIECE;

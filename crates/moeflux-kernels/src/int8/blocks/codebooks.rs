@@ -3,8 +3,8 @@
 #![expect(clippy::needless_range_loop, reason = "iterators move arrays of vectors to memory")]
 
 use super::chunk::{BlockChunk, BlockCodes, Half, PreparedChunk, offset, prepared_unit};
-use crate::blocks::{BlockKind, IQ2_XXS_GRID, IQ3_XXS_GRID, SIGNS};
 use crate::int8::simd::IntSimd;
+use crate::matrix::blocks::{BlockKind, IQ2_XXS_GRID, IQ3_XXS_GRID, SIGNS};
 
 /// Offset of eight magnitudes of IQ2_XXS, or of IQ3_XXS.
 const OFFSETS: u64 = u64::from_le_bytes([offset(BlockKind::IQ2_XXS); 8]);

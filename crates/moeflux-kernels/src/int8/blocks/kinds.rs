@@ -3,16 +3,16 @@
 #![expect(clippy::needless_range_loop, reason = "iterators move arrays of vectors to memory")]
 
 use super::chunk::{BlockChunk, BlockCodes, Half, PreparedChunk, offset};
-use crate::blocks::{BlockKind, E2M1_VALUES, IQ4_VALUES};
 use crate::int8::simd::{HalfKind, IntSimd};
 use crate::lanes::LANES;
+use crate::matrix::blocks::{BlockKind, E2M1_VALUES, IQ4_VALUES};
 
 /// Evaluates an expression with the type `$K` of a kind known at run time if it is among the
 /// `$name`s, or else another expression.
 macro_rules! for_kind {
     ($kind:expr, $($name:ident)*, $K:ident => $body:expr, else $other:expr) => {
         match $kind {
-            $($crate::blocks::BlockKind::$name => {
+            $($crate::matrix::blocks::BlockKind::$name => {
                 type $K = $crate::int8::blocks::kinds::$name;
                 $body
             })*

@@ -7,12 +7,12 @@ use super::chunk::{
     prepared_unit,
 };
 use super::kinds::for_kind;
-use crate::blocks::BlockKind;
-use crate::format::{Matrix, MatrixLayout};
 use crate::int8::block::RowBlock;
 use crate::int8::simd::{IntSimd, PIECE};
 use crate::int8::tile::{CodeTile, TileScales, TileSource};
 use crate::lanes::LANES;
+use crate::matrix::blocks::BlockKind;
+use crate::matrix::format::{Matrix, MatrixLayout};
 
 /// Columns of half a piece.
 pub(super) const HALF_COLS: usize = PIECE / 2;

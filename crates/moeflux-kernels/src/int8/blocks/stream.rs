@@ -6,13 +6,13 @@ use super::chunk::{
     BlockChunk, BlockCodes, Half, PreparedChunk, SPAN_COLS, chunk_blocks, is_wide, offset,
 };
 use super::rows::{BlockMatrix, BlockRows, BlockScratch, HALF_COLS};
-use crate::blocks::BlockKind;
-use crate::format::Matrix;
 use crate::int8::inputs::IntProduct;
 use crate::int8::rows::IntRow;
 use crate::int8::simd::IntSimd;
 use crate::int8::tile::add_terms;
 use crate::lanes::{LANES, Lanes};
+use crate::matrix::blocks::BlockKind;
+use crate::matrix::format::Matrix;
 
 /// Values of a span, sixteen at a time.
 type SpanValues = [[i8; HALF_COLS]; SPAN_COLS / HALF_COLS];

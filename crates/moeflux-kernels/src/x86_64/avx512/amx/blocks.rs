@@ -9,13 +9,13 @@ use super::super::integers::load_ints;
 use super::super::vnni::Avx512Vnni;
 use super::super::{load, store, unpack_blocks};
 use super::tiles::{LINE, TileRows, TileSums, TileUnit};
-use crate::format::MatrixKind;
 use crate::int8::{
     BlockRows, CacheLine, CodeTile, Factors, IntProduct, IntScratch, RepackedRows, TILE_COLS,
     TileScales, TileSource, add_terms,
 };
 use crate::lanes::{LANES, Lanes};
-use crate::upcoming::Prefetcher;
+use crate::matrix::format::MatrixKind;
+use crate::prefetch::Prefetcher;
 
 /// Blocks of matrix rows, and strips of activations, that are multiplied at a time.
 const SIDE: usize = 2;

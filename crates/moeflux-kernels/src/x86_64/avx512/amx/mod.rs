@@ -17,14 +17,14 @@ use std::ops::Range;
 use super::strips::{StripOrder, pack_strips, transposed};
 use super::vnni::Avx512Vnni;
 use super::{KERNELS, load, splat, store, unpack_blocks};
-use crate::format::{Affine, MatrixKind};
 use crate::int8::{
     AffineBlock, CacheLine, IntProduct, IntRows, IntScratch, PIECE, RepackedRows, RowBlock, Square,
     ensure_len, matmul, strip_lines,
 };
 use crate::lanes::{LANES, Lanes};
+use crate::matrix::format::{Affine, MatrixKind};
+use crate::prefetch::Prefetcher;
 use crate::table::KernelTable;
-use crate::upcoming::Prefetcher;
 use blocks::multiply_blocks;
 use layout::{convert_any, convert_nibbles};
 use square::{CodeGroups, GROUPS, SIDE, SquareProducts, StripGroups, add_square};
