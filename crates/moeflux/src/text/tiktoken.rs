@@ -17,7 +17,7 @@ use crate::text::gguf::recipes::Recipe;
 use crate::text::special::SpecialTokens;
 use crate::text::tokenizer::Tokenizer;
 use crate::text::tokenizer::byte_level::char_of;
-use crate::text::tokenizer::pipeline::{AddedTokens, BpeModel, DeclaredToken, Vocabulary};
+use crate::text::tokenizer::pipeline::{AddedTokens, BpeModel, DeclaredToken, VocabularyMap};
 
 /// Name of the file in a folder.
 pub(super) const NAME: &str = "tiktoken.model";
@@ -158,7 +158,7 @@ fn decoded(text: &[u8]) -> Option<Vec<u8>> {
 fn model(tokens: &[Vec<u8>]) -> std::result::Result<BpeModel, String> {
     let text = |token: &Vec<u8>| token.iter().map(|byte| char_of(*byte)).collect::<String>();
     let texts: Vec<String> = tokens.iter().map(text).collect();
-    let mut vocabulary = Vocabulary::default();
+    let mut vocabulary = VocabularyMap::default();
     for (rank, text) in (0..).zip(&texts) {
         vocabulary.insert(text.clone(), rank)?;
     }

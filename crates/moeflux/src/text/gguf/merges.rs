@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use crate::text::tokenizer::pipeline::{MERGES_MAX, Merges, Vocabulary};
+use crate::text::tokenizer::pipeline::{MERGES_MAX, Merges, VocabularyMap};
 
 /// Maximum bytes looked up: the sum of the squares of all lengths. For gpt-oss, which has runs of
 /// 256 characters, these are 32 MB.
@@ -42,7 +42,7 @@ pub(in crate::text) enum TieOrder {
 /// Returns the merges of all tokens, which must be in ascending order of ids.
 pub(in crate::text) fn merges(
     tokens: &[SplittableToken<'_>],
-    vocabulary: &Vocabulary,
+    vocabulary: &VocabularyMap,
     ties: TieOrder,
 ) -> Result<Merges, String> {
     let mut splits = Vec::new();
@@ -76,7 +76,7 @@ pub(in crate::text) fn merges(
 
 fn push_splits<'a>(
     token: &'a SplittableToken<'a>,
-    vocabulary: &Vocabulary,
+    vocabulary: &VocabularyMap,
     splits: &mut Vec<TokenSplit<'a>>,
 ) {
     let n_chars = token.text.chars().count();

@@ -14,7 +14,7 @@ use crate::text::gguf::keys::TextKeys;
 use crate::text::gguf::merges::{SplittableToken, TieOrder, merges};
 use crate::text::gguf::recipes::{Merging, Recipe};
 use crate::text::tokenizer::pipeline::{
-    AddedTokens, BpeModel, DeclaredToken, Merges, Vocabulary, merge_of,
+    AddedTokens, BpeModel, DeclaredToken, Merges, VocabularyMap, merge_of,
 };
 
 pub(super) const TOKENS: &str = "tokenizer.ggml.tokens";
@@ -143,8 +143,8 @@ impl<'a> TokenList<'a> {
         .map_err(|problem| self.keys.refused(TOKENS, problem))
     }
 
-    fn vocabulary(&self, end: usize) -> Result<Vocabulary> {
-        let mut vocabulary = Vocabulary::default();
+    fn vocabulary(&self, end: usize) -> Result<VocabularyMap> {
+        let mut vocabulary = VocabularyMap::default();
         for (id, text, _) in self.all().take(end).filter(|(.., kind)| *kind != TokenKind::Unused) {
             vocabulary
                 .insert(text.to_owned(), id)

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::text::files::{one_line, shortened};
 use crate::text::tokenizer::pipeline::LibraryTokenizer;
-use crate::text::tokenizer::pipeline::model::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, Vocabulary};
+use crate::text::tokenizer::pipeline::model::{TOKEN_BYTES_MAX, TOKEN_ID_MAX, VocabularyMap};
 
 /// Maximum added tokens. Most files have a few dozen; those with image codes have thousands.
 const ADDED_TOKENS_MAX: usize = 1 << 16;
@@ -93,7 +93,7 @@ impl AddedTokens {
     }
 
     /// Checks the tokens against the vocabulary.
-    pub(super) fn check(&self, vocabulary: &Vocabulary) -> std::result::Result<(), String> {
+    pub(super) fn check(&self, vocabulary: &VocabularyMap) -> std::result::Result<(), String> {
         for DeclaredToken { id, token } in &self.tokens {
             let same_text = vocabulary.id_of(&token.content);
             if same_text.is_some_and(|known| known.0 != *id)

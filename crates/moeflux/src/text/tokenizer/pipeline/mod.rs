@@ -34,7 +34,7 @@ use crate::text::tokenizer::pipeline::pre_tokenizer::PreTokenizers;
 pub(in crate::text) use crate::text::tokenizer::pipeline::added::{AddedTokens, DeclaredToken};
 pub(in crate::text) use crate::text::tokenizer::pipeline::encoder::{Encoder, Markers};
 pub(in crate::text) use crate::text::tokenizer::pipeline::model::{
-    BpeModel, MERGES_MAX, Merges, Vocabulary, merge_of,
+    BpeModel, MERGES_MAX, Merges, VocabularyMap, merge_of,
 };
 pub(in crate::text) use crate::text::tokenizer::pipeline::post_processor::SurroundingTokens;
 pub(in crate::text) use crate::text::tokenizer::pipeline::words::EncodeError;

@@ -28,7 +28,7 @@ pub(in crate::text) const MERGES_MAX: usize = 1 << 20;
 pub(in crate::text) struct BpeModel {
     #[serde(rename = "type")]
     kind: Option<String>,
-    vocab: Vocabulary,
+    vocab: VocabularyMap,
     merges: Merges,
     unk_token: Option<String>,
     continuing_subword_prefix: Option<String>,
@@ -40,7 +40,7 @@ pub(in crate::text) struct BpeModel {
 
 /// Token ids by text.
 #[derive(Default)]
-pub(in crate::text) struct Vocabulary {
+pub(in crate::text) struct VocabularyMap {
     ids: Vocab,
     used: Vec<u64>,
 }
@@ -55,7 +55,7 @@ impl BpeModel {
     /// Creates a model whose tokens are written in the byte alphabet. If `ignores_merges`, a piece
     /// that is a token becomes that token, regardless of the merges.
     pub(in crate::text) fn of_bytes(
-        vocab: Vocabulary,
+        vocab: VocabularyMap,
         merges: Merges,
         ignores_merges: bool,
     ) -> Self {
@@ -76,7 +76,7 @@ impl BpeModel {
     /// its bytes if these have tokens (`<0xE4>`); otherwise a run of such characters becomes
     /// `unknown`.
     pub(in crate::text) fn of_characters(
-        vocab: Vocabulary,
+        vocab: VocabularyMap,
         merges: Merges,
         unknown: Option<String>,
     ) -> Self {
@@ -84,7 +84,7 @@ impl BpeModel {
         Self { unk_token: unknown, fuse_unk: Some(true), byte_fallback: Some(true), ..model }
     }
 
-    pub(super) fn vocabulary(&self) -> &Vocabulary {
+    pub(super) fn vocabulary(&self) -> &VocabularyMap {
         &self.vocab
     }
 
@@ -138,7 +138,7 @@ impl BpeModel {
     }
 }
 
-impl Vocabulary {
+impl VocabularyMap {
     pub(in crate::text) fn id_of(&self, text: &str) -> Option<TokenId> {
         self.ids.get(text).copied().map(TokenId)
     }
@@ -211,7 +211,7 @@ fn place(id: u32) -> (usize, u64) {
     (usize::try_from(id / 64).unwrap_or(usize::MAX), 1 << (id % 64))
 }
 
-impl<'de> Deserialize<'de> for Vocabulary {
+impl<'de> Deserialize<'de> for VocabularyMap {
     fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
         json.deserialize_map(VocabularyVisitor)
     }
@@ -220,14 +220,14 @@ impl<'de> Deserialize<'de> for Vocabulary {
 struct VocabularyVisitor;
 
 impl<'de> Visitor<'de> for VocabularyVisitor {
-    type Value = Vocabulary;
+    type Value = VocabularyMap;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the vocabulary of a BPE model: ids by text")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
-        let mut vocabulary = Vocabulary::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<VocabularyMap, A::Error> {
+        let mut vocabulary = VocabularyMap::default();
         while let Some((text, id)) = map.next_entry()? {
             vocabulary
                 .insert(text, id)

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::ids::TokenId;
 use crate::text::files::shortened;
 use crate::text::tokenizer::pipeline::added::AddedTokens;
-use crate::text::tokenizer::pipeline::model::Vocabulary;
+use crate::text::tokenizer::pipeline::model::VocabularyMap;
 use crate::text::tokenizer::pipeline::part;
 
 /// Maximum tokens on either side; the published ones have one.
@@ -104,7 +104,11 @@ impl SurroundingTokens {
     }
 
     /// Checks the tokens against the vocabulary.
-    pub(super) fn check(&self, vocabulary: &Vocabulary, added: &AddedTokens) -> Result<(), String> {
+    pub(super) fn check(
+        &self,
+        vocabulary: &VocabularyMap,
+        added: &AddedTokens,
+    ) -> Result<(), String> {
         for (id, text) in &self.texts {
             let known = added.id_of(text).or_else(|| vocabulary.id_of(text));
             if known != Some(*id) {
