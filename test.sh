@@ -36,13 +36,22 @@ ensure_gpu() {
   fi
 }
 
-# step NAME COMMAND...: runs one check and prints its time.
+# Where the time of each step is added: date, commit, step, seconds.
+times=${CARGO_TARGET_DIR:-target}/test-times.tsv
+mkdir -p "$(dirname "$times")"
+commit=$(git describe --always --dirty --exclude '*' 2>/dev/null || echo -)
+list=
+
+# step NAME COMMAND...: runs one check and records its time.
 step() {
-  local name=$1 began=$SECONDS
+  local name=$1 began=$SECONDS seconds
   shift
   printf '== %s: %s\n' "$name" "$*"
   "$@" || fail "FAILED: $name (after $((SECONDS - began)) s)"
-  printf '== %s: ok, %d s\n' "$name" $((SECONDS - began))
+  seconds=$((SECONDS - began))
+  printf '== %s: ok, %d s\n' "$name" "$seconds"
+  printf '%s\t%s\t%s\t%d\n' "$(date -u +%FT%TZ)" "$commit" "$name" "$seconds" >> "$times"
+  list+=$(printf '%-8s %6d s' "$name" "$seconds")$'\n'
 }
 
 command -v cc >/dev/null || install "\`cc\`" gcc libc6-dev
@@ -76,4 +85,5 @@ export MOEFLUX_REQUIRE_GPU=1
 step format cargo fmt --all --check
 step lints cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 step tests cargo test --workspace --locked --quiet
-printf 'test.sh: all passed in %d s\n' "$SECONDS"
+printf '\n%s%-8s %6d s\n' "$list" all "$SECONDS"
+printf 'test.sh: all passed in %d s (earlier times: %s)\n' "$SECONDS" "$times"

@@ -12,7 +12,7 @@ mkdir -p "$logs"
 
 # Names in order: those that take minutes, those that nothing is known of, those that take hours.
 names() {
-    local quick=(pictures manifests docs deny templates tokenizers instructions)
+    local quick=(typos pictures manifests docs book deny templates tokenizers instructions)
     local slow=(tsan gpu fuzz miri seeds windows)
     printf '%s\n' "${quick[@]}"
     basename -s .sh tools/check/*.sh \

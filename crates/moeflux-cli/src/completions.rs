@@ -22,6 +22,8 @@ const VARIABLE: &str = "MOEFLUX_COMPLETE";
 
 /// What `moeflux completions` is told.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "In bash, this line enables completion; it belongs in ~/.bashrc: \
+    `source <(moeflux completions bash)`")]
 pub(crate) struct CompletionsArgs {
     /// Shell that the script is for
     #[arg(value_enum)]

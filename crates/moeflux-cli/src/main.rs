@@ -69,7 +69,7 @@ mod completions;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use moeflux::provider::ranks::RankGroup;
 
 use crate::args::{ModelArgs, RankArgs};
@@ -79,6 +79,10 @@ use crate::interrupt::Interrupt;
 /// Runs Mixture-of-Experts language models, including those larger than memory
 #[derive(Debug, Parser)]
 #[command(name = "moeflux", version, about, max_term_width = 100)]
+#[command(after_help = "Exit code: 0 on success; 1 if a run failed, with a line on stderr that \
+    gives the reason; 2 after wrong usage; 130 after Ctrl-C, when `generate` and `bench` print \
+    what they have by then. If an option is repeated, the last one counts, unless its help says \
+    that it may be given several times.")]
 struct Cli {
     #[command(subcommand)]
     command: CliCommand,
@@ -203,13 +207,21 @@ fn fail(failure: &CommandFailure) -> ExitCode {
     failure.exit_code()
 }
 
-/// Parses the command line; options of the server can also be environment variables.
+/// Parses the command line.
 fn parse() -> Result<Cli, clap::Error> {
+    let matches = command().try_get_matches()?;
+    Cli::from_arg_matches(&matches)
+}
+
+/// Returns all commands; options of the server can also be environment variables.
+fn command() -> Command {
     // As with most commands, so that an alias may have options that are repeated.
     let command = Cli::command().args_override_self(true);
-    let command = command.mut_subcommand("serve", environment::name_options);
-    let matches = command.try_get_matches()?;
-    Cli::from_arg_matches(&matches)
+    // Not `mut_subcommand`: that moves the command to the end of the help.
+    command.mut_subcommands(|it| match it.get_name() {
+        "serve" => environment::name_options(it),
+        _ => it,
+    })
 }
 
 /// Prints an error in the command line, or the requested help. Returns the exit code.
@@ -282,3 +294,6 @@ fn run(command: CliCommand) -> CommandResult {
         CliCommand::Completions(args) => Ok(print::line(&completions::run(&args)?)?),
     }
 }
+
+#[cfg(test)]
+mod help_page_tests;

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_parent_passes_on_is_its_childs() {
+    fn what_a_parent_passes_on_belongs_to_its_child() {
         check_sibling("policy", "use super::Stream;", &[(1, STREAM_FROM_POLICY)]);
         check_sibling("policy", "use crate::experts::Stream;", &[(1, STREAM_FROM_POLICY)]);
     }

@@ -59,7 +59,7 @@ pub(crate) struct BenchArgs {
     /// at a time
     #[arg(long, value_name = "N", value_parser = ranges::sessions, default_value = "1")]
     sessions: NonZeroUsize,
-    /// Number of measured runs, after one warm-up run
+    /// Number of measured runs, after one warm-up run; speeds are their medians
     #[arg(long, value_name = "R", value_parser = ranges::repeat, default_value = "3")]
     repeat: NonZeroUsize,
     /// Seed for the random tokens

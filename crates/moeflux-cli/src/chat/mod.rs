@@ -42,7 +42,7 @@ use crate::sampling::SamplingArgs;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without a terminal, each line of stdin is a message or a command, and the \
-    answers are plain text: echo \"What does Vec::push do?\" | moeflux chat"
+    answers are plain text: `echo \"What does Vec::push do?\" | moeflux chat`"
 )]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct ChatArgs {

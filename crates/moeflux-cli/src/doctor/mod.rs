@@ -80,7 +80,7 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     pub(crate) deep: bool,
     /// File in which --deep keeps the checksums of a model that is not packed [default:
-    /// DIR/moeflux-sums.json]
+    /// DIR/moeflux-sums.json, or FILE.gguf.moeflux-sums.json next to a GGUF file]
     #[arg(long, value_name = "FILE", requires = "deep")]
     pub(crate) sums: Option<PathBuf>,
     /// Size of the temporary file that is used if DIR has no model; at most a quarter of the free
