@@ -178,7 +178,7 @@ impl TensorSeed {
 #[serde(field_identifier, rename_all = "snake_case")]
 enum TensorField {
     Dtype,
-    BoundedShape,
+    Shape,
     DataOffsets,
     #[serde(other)]
     Other,
@@ -204,7 +204,7 @@ impl<'de> Visitor<'de> for TensorSeed {
         while let Some(field) = map.next_key::<TensorField>()? {
             let outcome = match field {
                 TensorField::Dtype => map.next_value().map(|value| dtype.replace(value).is_some()),
-                TensorField::BoundedShape => {
+                TensorField::Shape => {
                     map.next_value().map(|value| shape.replace(value).is_some())
                 }
                 TensorField::DataOffsets => {
