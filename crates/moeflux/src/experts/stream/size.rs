@@ -1,12 +1,9 @@
-//! The number of slots: derived from a number of bytes, and changed while the model runs.
+//! The size of a slot, and the number of slots in a number of bytes.
 //!
-//! **Invariant:** memory is allocated and freed in slabs; a slab is freed only when none of its
-//! slots is in use. The number of slots affects what must be read, never the results.
+//! **Invariant:** every expert of the model fits in a slot.
 
-use moeflux_io::{Caching, FileIdx, SLOT_ALIGN, SlabIdx, SlotState, Wait, lay_out};
+use moeflux_io::{FileIdx, SLOT_ALIGN, lay_out};
 
-use crate::error::{Error, Remedy, Result};
-use crate::experts::stream::ExpertStream;
 use crate::ids::ExpertIdx;
 use crate::weights::{ExpertBank, FileExtent};
 
@@ -73,113 +70,4 @@ pub(crate) fn record_shape(banks: &[ExpertBank]) -> SlotShape {
 /// much.
 pub(crate) fn slab_bytes(stride_bytes: usize, n_slots: usize) -> usize {
     (stride_bytes * n_slots / 8).clamp(stride_bytes, SLAB_BYTES.max(stride_bytes))
-}
-
-impl ExpertStream {
-    /// Sets the number of slots. More are available at once; fewer as soon as those in use are
-    /// released.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoRoom`] if memory cannot be allocated; the number of slots is unchanged.
-    pub fn resize(&mut self, n_slots: usize) -> Result<()> {
-        self.n_slots_owned = n_slots;
-        let least = self.pressure.n_slots_least().min(n_slots);
-        let n_slots = n_slots.saturating_sub(self.n_slots_lent).max(least);
-        self.pressure.set_most(n_slots);
-        self.change(n_slots)
-    }
-
-    /// Lends the memory of `n_slots` slots; see [`crate::experts::Experts::lend`].
-    pub(in crate::experts) fn lend(&mut self, n_slots: usize) -> Result<bool> {
-        if self.caching == Caching::PageCache {
-            // The page cache shrinks by itself.
-            return Ok(true);
-        }
-        let n_before = self.n_slots_lent;
-        let n_now = (self.table.n_slots() + n_before).min(self.n_slots_owned);
-        if n_slots > 0 && n_now < n_slots + self.pressure.n_slots_least() {
-            return Ok(false);
-        }
-        self.n_slots_lent = n_slots;
-        self.pressure.set_most(self.n_slots_owned.saturating_sub(n_slots));
-        self.change(n_now - n_slots)?;
-        // Reads into closing slots would keep their memory.
-        while self.table.n_closing() > 0 && self.loader.n_jobs() > 0 {
-            self.poll(Wait::Any)?;
-        }
-        self.free_unused_slabs();
-        Ok(true)
-    }
-
-    /// Returns whether the system caches what is read.
-    #[must_use]
-    pub fn caching(&self) -> Caching {
-        self.caching
-    }
-
-    /// Returns the number of slots whose memory is allocated and freed together.
-    #[must_use]
-    pub fn n_slots_per_slab(&self) -> usize {
-        self.memory.n_slots_per_slab()
-    }
-
-    fn change(&mut self, n_slots: usize) -> Result<()> {
-        if n_slots < self.table.n_slots() {
-            self.table.shrink(n_slots);
-            self.free_unused_slabs();
-            return Ok(());
-        }
-        while self.memory.n_slots() < n_slots {
-            let slab_idx = self.memory.grow().ok_or_else(|| {
-                let needed_bytes = n_slots as u64 * self.memory.slot_bytes() as u64;
-                let what = format!("{n_slots} experts in memory");
-                Error::no_room(what, needed_bytes, Remedy::SmallerBudget)
-            })?;
-            let slab = self.memory.slab(slab_idx).expect("the slab was made just now");
-            self.loader.slab_added(slab);
-        }
-        let n_places = n_slots.max(self.layouts.len());
-        self.layouts.resize(n_places, self.banks[0].bank.layout);
-        self.n_rereads.resize(n_places, 0);
-        self.table.grow(n_slots);
-        Ok(())
-    }
-
-    /// Gives slots up or adds some, as memory is short or not. Failing to allocate more is no
-    /// error: the number of slots then stays the same.
-    pub(super) fn follow_pressure(&mut self) {
-        let now = self.clock.now();
-        if !self.pressure.is_due(now) {
-            return;
-        }
-        let n_slots = self.table.n_slots();
-        let n_slots_due = self.pressure.decide(n_slots, self.watch.sample(), now);
-        if n_slots_due != n_slots {
-            let resized = self.change(n_slots_due);
-            debug_assert!(resized.is_ok() || n_slots_due > n_slots, "slots can be given up");
-        }
-        self.free_unused_slabs();
-    }
-
-    /// Frees the unused slabs after the last slot.
-    pub(super) fn free_unused_slabs(&mut self) {
-        while self.memory.n_slots() >= self.table.n_slots() + self.memory.n_slots_per_slab() {
-            let slab_idx = SlabIdx(self.memory.n_slabs() - 1);
-            let mut slots = self.memory.slots_of(slab_idx).map(moeflux_io::SlotIdx);
-            let is_used = slots.any(|slot| {
-                self.memory.state(slot) == SlotState::Filling
-                    || self.table.expert_in(slot).is_some()
-            });
-            if is_used {
-                return;
-            }
-            let slab = self.memory.slab(slab_idx).expect("the last slab is there");
-            if self.mapping.as_ref().is_some_and(|mapping| !mapping.unmap(slab)) {
-                return;
-            }
-            self.loader.slab_removed(slab);
-            self.memory.shrink(slab_idx);
-        }
-    }
 }
