@@ -159,13 +159,14 @@ impl DeviceCache {
         let n_uses = |expert: ExpertIdx| self.experts[layer.0][expert.0].n_uses;
         let most = in_slots.max_by_key(|(_, expert, _)| n_uses(*expert));
         let (at, expert, slot) = most?;
+        // Before a slot on the device is assigned, to which nothing would be copied.
+        let from = slots.mapped_slot(slot)?;
         let Some(to) = self.assign((layer, expert)) else {
             self.n_moves_left = 0;
             return None;
         };
         request.last_group.remove(at);
         self.moving.push((expert, slot));
-        let from = slots.mapped_slot(slot)?;
         Some(DeviceMove { from, view: slots.view(slot), layer, to })
     }
 
@@ -180,7 +181,14 @@ impl DeviceCache {
 
 #[cfg(test)]
 mod tests {
+    use moeflux_io::SLOT_ALIGN;
+    use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+
     use super::*;
+    use crate::experts::stream::place::{ExpertLocation, LocatedExpert};
+    use crate::experts::stream::size::SlotShape;
+    use crate::experts::table::TableShape;
+    use crate::weights::ExpertLayout;
 
     const LAYER: LayerIdx = LayerIdx(1);
 
@@ -230,5 +238,28 @@ mod tests {
         cache.begin_layer();
         assert_eq!(cache.look_up(LAYER, ExpertIdx(0)), None);
         assert_eq!((cache.n_slots(), cache.hits), (0, 0));
+    }
+
+    #[test]
+    fn an_expert_whose_slot_has_no_memory_stays_where_it_is() {
+        let kind = MatrixKind::Float(FloatKind::F32);
+        let matrix = MatrixLayout { kind, n_rows: 4, n_cols: 4 };
+        let layout = ExpertLayout::new(matrix, matrix, matrix);
+        let slot_bytes = layout.record_bytes();
+        let shape = SlotShape { slot_bytes, stride_bytes: SLOT_ALIGN, n_experts: 8 };
+        let table = TableShape { n_experts: &[0, 8], n_uses_per_row: 1, n_slots: 1 };
+        let slots = ExpertSlots::new((shape, 1), table, layout);
+
+        let location = ExpertLocation::Slot(SlotIdx(0));
+        let located = LocatedExpert { expert: ExpertIdx(3), location };
+        let mut request = CurrentRequest::default();
+        (request.layer, request.is_lasting) = (LAYER, true);
+        request.last_group.push(located);
+
+        let mut cache = cache(1);
+        cache.begin_layer();
+        assert!(cache.next_move(&mut request, &slots).is_none());
+        assert!(who(&cache).is_empty() && cache.moving.is_empty());
+        assert_eq!(request.last_group, [located]);
     }
 }
