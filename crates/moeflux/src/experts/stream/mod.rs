@@ -2,12 +2,12 @@
 //! coordinates a request; each of its parts needs those above it only:
 //!
 //! ```text
-//! files    where the experts are in the files; bank: one layer of them, and checks of its bytes
-//! slots    memory, and which expert is in which slot; target, pressure: how many slots there are
-//! request  the experts of a layer: demanded, on their way, handed out, released
-//! fill     reads from files into slots
-//! near     experts in a device's own memory
-//! ahead    reads before the request; step_meter: what they gained
+//! files         where experts are in the files; bank: one layer of them, checks of their bytes
+//! slots/        memory, and which expert is in which slot
+//! request       the experts of a layer: demanded, on their way, handed out, released
+//! reads         from files into slots
+//! device_cache  experts in a device's own memory
+//! prefetch      reads before the request; step_meter: what they gained
 //! ```
 //!
 //! **Invariant:** a slot that was handed out is not reused before the next group is requested; what
@@ -16,17 +16,12 @@
 
 mod bank;
 mod files;
-mod size;
-mod seen;
-mod place;
 mod slots;
-mod pressure;
-mod target;
 mod request;
-mod fill;
-mod near;
+mod reads;
+mod device_cache;
 mod step_meter;
-mod ahead;
+mod prefetch;
 mod stats;
 mod open;
 mod probe;
@@ -45,23 +40,23 @@ use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::ExpertIdx;
 use crate::weights::Manifest;
 
-use ahead::PrefetchState;
 pub(in crate::experts) use bank::{ReadFault, StreamBank};
+use device_cache::DeviceCache;
+pub use device_cache::DeviceMove;
 use files::ExpertFiles;
-use fill::ExpertReads;
-pub(in crate::experts) use fill::N_REREADS_MAX;
-use near::DeviceCache;
-pub use near::DeviceMove;
+use prefetch::PrefetchState;
 pub use probe::{PROBE_BYTES, choose_way, drive_speed, probe_of};
+use reads::ExpertReads;
+pub(in crate::experts) use reads::N_REREADS_MAX;
 use request::CurrentRequest;
-pub use seen::{MappedSlot, MappedSlots, SlotMapping};
-pub use size::{SlotShape, slot_shape};
-pub(crate) use size::{record_shape, slab_bytes};
 use slots::ExpertSlots;
 pub(in crate::experts) use slots::SlotGroup;
+pub use slots::mapped::{MappedSlot, MappedSlots, SlotMapping};
+pub use slots::shape::{SlotShape, slot_shape};
+pub(crate) use slots::shape::{record_shape, slab_bytes};
+use slots::target::SlotTarget;
 pub use stats::StreamStats;
 use step_meter::{StepMeter, record_ns};
-use target::SlotTarget;
 
 /// Upper bound on prompt rows that take experts in any order, as decode rows always do: experts in
 /// memory come first, and outputs are kept until their turn in the sum. With more rows, keeping

@@ -15,7 +15,7 @@
 
 use moeflux_io::SlotIdx;
 
-use crate::experts::stream::place::{ExpertLocation, LocatedExpert};
+use crate::experts::stream::slots::location::{ExpertLocation, LocatedExpert};
 use crate::experts::stream::slots::{ExpertSlots, SlotGroup};
 use crate::experts::table::{Demand, SlotLease, SlotTable};
 use crate::experts::{ArrivalOrder, ExpertRequest};

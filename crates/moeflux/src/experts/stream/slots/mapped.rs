@@ -9,7 +9,7 @@ use std::fmt;
 use moeflux_io::{Slab, SlotIdx, SlotMemory};
 
 use crate::experts::stream::bank::StreamBank;
-use crate::experts::stream::size::slot_shape;
+use crate::experts::stream::slots::shape::slot_shape;
 use crate::ids::LayerIdx;
 use crate::weights::{ExpertBank, ExpertLayout};
 
@@ -68,7 +68,10 @@ impl MappedSlots {
 
 impl StreamBank {
     /// Returns the layout of experts in slots that a device reads; `None` if it cannot.
-    pub(super) fn mapped_layout(&self, block_bytes: usize) -> Option<ExpertLayout> {
+    pub(in crate::experts::stream) fn mapped_layout(
+        &self,
+        block_bytes: usize,
+    ) -> Option<ExpertLayout> {
         let packed = self.bank.layout;
         if self.bank.records.is_some() {
             return Some(packed);

@@ -7,8 +7,8 @@
 use moeflux_io::SlotIdx;
 
 use crate::experts::stream::request::CurrentRequest;
-use crate::experts::stream::seen::MappedSlot;
 use crate::experts::stream::slots::ExpertSlots;
+use crate::experts::stream::slots::mapped::MappedSlot;
 use crate::experts::table::SlotTable;
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::ExpertView;
@@ -185,8 +185,8 @@ mod tests {
     use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
 
     use super::*;
-    use crate::experts::stream::place::{ExpertLocation, LocatedExpert};
-    use crate::experts::stream::size::SlotShape;
+    use crate::experts::stream::slots::location::{ExpertLocation, LocatedExpert};
+    use crate::experts::stream::slots::shape::SlotShape;
     use crate::experts::table::TableShape;
     use crate::weights::ExpertLayout;
 

@@ -1,17 +1,30 @@
 //! The slots of a model: their memory, which expert is in which of them, and its layout there.
 //!
+//! ```text
+//! location          where one requested expert is
+//! shape             bytes of a slot, and the slots in a number of bytes
+//! mapped            slots that a device reads in place
+//! target, pressure  how many slots there should be
+//! ```
+//!
 //! **Invariant:** memory and table agree: a slot is filled only for an expert that the table
 //! assigned to it. Memory is allocated and freed in slabs; a slab is freed only when none of its
 //! slots is in use.
+
+pub(super) mod location;
+pub(super) mod shape;
+pub(super) mod mapped;
+mod pressure;
+pub(super) mod target;
 
 use std::sync::Arc;
 
 use moeflux_io::{Filling, Loader, SlabIdx, SlotIdx, SlotMemory, SlotState};
 
 use crate::error::{Error, Remedy, Result};
-use crate::experts::stream::place::LocatedExpert;
-use crate::experts::stream::seen::{MappedSlot, SlotMapping};
-use crate::experts::stream::size::{SlotShape, slab_bytes};
+use crate::experts::stream::slots::location::LocatedExpert;
+use crate::experts::stream::slots::mapped::{MappedSlot, SlotMapping};
+use crate::experts::stream::slots::shape::{SlotShape, slab_bytes};
 use crate::experts::table::{SlotTable, TableShape};
 use crate::ids::ExpertIdx;
 use crate::weights::{ExpertLayout, ExpertView};

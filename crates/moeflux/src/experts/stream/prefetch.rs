@@ -12,9 +12,9 @@ use moeflux_io::{LoadPriority, N_JOBS_USUAL, Wait};
 
 use crate::error::Result;
 use crate::experts::predict::{GuessStage, LookAhead, Quality};
+use crate::experts::stream::device_cache::DeviceCache;
 use crate::experts::stream::files::ExpertFiles;
-use crate::experts::stream::fill::ExpertReads;
-use crate::experts::stream::near::DeviceCache;
+use crate::experts::stream::reads::ExpertReads;
 use crate::experts::stream::request::CurrentRequest;
 use crate::experts::stream::slots::ExpertSlots;
 use crate::experts::stream::step_meter::StepMeter;
