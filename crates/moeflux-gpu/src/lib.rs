@@ -51,8 +51,8 @@
 //!
 //! # Streaming
 //!
-//! Modules: `seen`, `experts::sight`, `experts::near`; in the engine `experts::stream::seen` and
-//! `experts::stream::near`.
+//! Modules: `seen`, `experts::sight`, `experts::near`; in the engine
+//! `experts::stream::slots::mapped` and `experts::stream::device_cache`.
 //!
 //! If the driver imports host memory (`VK_EXT_external_memory_host`), it imports the slabs of
 //! slots: the drive fills a slot and kernels read it there, without a copy. All experts of a layer

@@ -33,9 +33,7 @@ pub struct SlotExperts<'a> {
 
 impl<'a> SlotExperts<'a> {
     fn mapped_slot(&self, idx: usize) -> Option<MappedSlot<'a>> {
-        let slot = self.slots[idx].1;
-        let slab = self.memory.slab(self.memory.slab_of(slot))?;
-        Some(MappedSlot { slab, idx_in_slab: slot.0 % self.memory.n_slots_per_slab() })
+        MappedSlot::new(self.memory, self.slots[idx].1)
     }
 
     fn view(&self, idx: usize) -> ExpertView<'a> {

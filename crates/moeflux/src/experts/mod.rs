@@ -9,13 +9,13 @@ pub(crate) mod table;
 pub(crate) mod predict;
 pub(crate) mod trace;
 pub(crate) mod replay;
-mod ahead;
+mod for_each;
 pub(crate) mod stream;
 mod resident;
 mod arrived;
 
-pub use ahead::for_each_expert;
 pub use arrived::{Arrived, ArrivedExpert, SlotExperts};
+pub use for_each::for_each_expert;
 pub use resident::{ResidentExperts, RestStats};
 
 use std::time::Duration;

@@ -6,8 +6,8 @@
 //! that needs it. Once all experts are loaded, requests cost as much as if they had always been in
 //! memory.
 
-mod follower;
-mod following;
+mod background_loader;
+mod loader_handle;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::weights::{
     check_room,
 };
 
-use following::LoaderHandle;
+use loader_handle::LoaderHandle;
 
 /// All experts of a model.
 #[derive(Debug)]

@@ -1,68 +1,70 @@
-//! Experts on a drive, with as many of them in memory as there is room for.
+//! Experts on a drive, with as many of them in memory as there is room for. [`ExpertStream`]
+//! coordinates a request; each of its parts needs those above it only:
 //!
-//! The caller requests the experts that a layer chose: those in memory are handed out at once, the
-//! rest as they arrive, while further reads are under way. **Invariant:** a slot that was handed
-//! out is not reused before the next group is requested; what was read is checked before it is
-//! handed out; a failed read is an error or is repeated, never a different result. Nothing is
-//! allocated once lists have grown.
+//! ```text
+//! files         where experts are in the files; bank: one layer of them, checks of their bytes
+//! slots/        memory, and which expert is in which slot
+//! request       the experts of a layer: demanded, on their way, handed out, released
+//! reads         from files into slots
+//! device_cache  experts in a device's own memory
+//! prefetch      reads before the request; step_meter: what they gained
+//! ```
+//!
+//! **Invariant:** a slot that was handed out is not reused before the next group is requested; what
+//! was read is checked before it is handed out; a failed read is an error or is repeated, never a
+//! different result. Nothing is allocated once lists have grown.
 
 mod bank;
-mod fill;
-mod size;
+mod files;
+mod slots;
+mod request;
+mod reads;
+mod device_cache;
+mod step_meter;
+mod prefetch;
 mod stats;
-mod ahead;
 mod open;
-mod pressure;
 mod probe;
-mod place;
-mod near;
-mod waves;
-mod seen;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moeflux_io::{
-    BlockRead, Caching, Clock, FileIdx, FinishedLoad, LoadId, LoadPriority, Loader, LoaderSettings,
-    MemoryWatch, N_JOBS_USUAL, Slab, SlotIdx, SlotMemory, SlotState, Wait,
-};
+use moeflux_io::{BlockRead, Caching, Clock, FileIdx, LoadPriority, Wait};
+use tracing::Level;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::experts::predict::{LookAhead, LookAheadShape};
-use crate::experts::table::{Demand, GuessedExpert, Lookup, SlotLease, SlotTable, TableShape};
+use crate::experts::table::{Lookup, SlotLease, TableShape};
 use crate::experts::{ArrivalOrder, ExpertRequest};
 use crate::format::{Checkpoint, CheckpointSums};
-use crate::ids::{ExpertIdx, LayerIdx};
-use crate::weights::{ExpertBank, ExpertLayout, ExpertView, Manifest};
+use crate::ids::ExpertIdx;
+use crate::weights::Manifest;
 
 pub(in crate::experts) use bank::{ReadFault, StreamBank};
-pub(in crate::experts) use fill::N_REREADS_MAX;
-use near::DeviceCache;
-pub use near::DeviceMove;
-use place::{ExpertLocation, LocatedExpert};
-use pressure::Pressure;
+use device_cache::DeviceCache;
+pub use device_cache::DeviceMove;
+use files::ExpertFiles;
+use prefetch::PrefetchState;
 pub use probe::{PROBE_BYTES, choose_way, drive_speed, probe_of};
-pub use seen::{MappedSlots, SlotMapping};
-pub use size::{SlotShape, slot_shape};
-pub(crate) use size::{record_shape, slab_bytes};
+use reads::ExpertReads;
+pub(in crate::experts) use reads::N_REREADS_MAX;
+use request::CurrentRequest;
+use slots::ExpertSlots;
+pub(in crate::experts) use slots::SlotGroup;
+pub use slots::mapped::{MappedSlot, MappedSlots, SlotMapping};
+pub use slots::shape::{SlotShape, slot_shape};
+pub(crate) use slots::shape::{record_shape, slab_bytes};
+use slots::target::SlotTarget;
 pub use stats::StreamStats;
+use step_meter::{StepMeter, record_ns};
 
 /// Upper bound on prompt rows that take experts in any order, as decode rows always do: experts in
 /// memory come first, and outputs are kept until their turn in the sum. With more rows, keeping
 /// them would take more memory than the waits are worth.
 pub const N_ROWS_ANY_ORDER: usize = 16;
 
-/// Upper bound on the experts of a group while others are on their way: new reads begin between
-/// groups.
-const N_GROUP_EXPERTS: usize = 8;
-
 /// Bytes of one read; larger ones make no drive faster, and smaller ones spread over its channels.
 pub(in crate::experts) const READ_BYTES: usize = 512 << 10;
-
-/// Bytes that a prompt has under way, in at least `N_PROMPT_EXPERTS_MIN` experts.
-const PROMPT_READ_BYTES: usize = 40 << 20;
-const N_PROMPT_EXPERTS_MIN: usize = 8;
 
 /// With fewer slots, a prompt has too few reads under way beside the experts it keeps and computes.
 pub(crate) const N_SLOTS_OF_PROMPT: usize = 64;
@@ -70,6 +72,9 @@ pub(crate) const N_SLOTS_OF_PROMPT: usize = 64;
 /// While tokens are computed one by one, guesses are submitted as long as fewer bytes are in
 /// flight. This many keep a drive busy, and demanded reads wait for few others.
 const GUESS_BYTES: usize = 4 << 20;
+
+/// A device reads a prompt's experts in place if they take at most one slot in this many.
+const LASTING_SHARE: usize = 2;
 
 /// Purpose of opening drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,130 +139,17 @@ pub struct StreamConfig {
 /// Experts on a drive.
 #[derive(Debug)]
 pub struct ExpertStream {
-    /// Ascending by layer.
-    banks: Vec<StreamBank>,
-    /// Per layer: index into `banks`.
-    bank_of_layer: Vec<Option<usize>>,
-    memory: SlotMemory,
-    table: SlotTable,
-    caching: Caching,
-    loader: Loader,
-    clock: Arc<dyn Clock>,
-    has_mirror: bool,
-    /// Number of slots wanted, including those lent.
-    n_slots_owned: usize,
-    n_slots_lent: usize,
-    /// Per slot: the layout of its matrices.
-    layouts: Vec<ExpertLayout>,
-    /// Per slot: how often the current expert was reread.
-    n_rereads: Vec<u32>,
-    request: CurrentRequest,
-    prefetch: PrefetchState,
-    pressure: Pressure,
-    watch: MemoryWatch,
-    /// A device that reads slots in place.
-    mapping: Option<Arc<dyn SlotMapping>>,
-    /// Experts in that device's own memory.
+    files: ExpertFiles,
+    slots: ExpertSlots,
+    target: SlotTarget,
+    /// Experts in a device's own memory.
     device_cache: DeviceCache,
-    finished: Vec<FinishedLoad>,
-    /// Why a requested expert was not read.
-    failure: Option<Error>,
-    /// Set when a drive as a whole has failed.
-    is_broken: bool,
-    /// Paths of the checkpoint's files, for messages.
-    paths: Vec<PathBuf>,
-    sums: Option<Arc<CheckpointSums>>,
-    stats: StreamStats,
-}
-
-/// The current request.
-#[derive(Debug, Default)]
-struct CurrentRequest {
-    layer: LayerIdx,
-    order: ArrivalOrder,
-    /// Per expert of the layer: rows that chose it.
-    n_uses: Vec<u32>,
-    /// Experts neither in memory nor being read; ascending.
-    demands: Vec<Demand>,
-    /// The first of these, while the table is asked for slots.
-    window: Vec<Demand>,
-    /// The leases that the table gave for these.
-    leases: Vec<SlotLease>,
-    /// Experts with a lease, not yet handed out; ascending.
-    pending: Vec<LocatedExpert>,
-    /// The group handed out last.
-    last_group: Vec<LocatedExpert>,
-    /// Whether that group stays valid until the next layer is requested.
-    is_lasting: bool,
-    /// Experts handed out earlier and still in use.
-    earlier_groups: Vec<LocatedExpert>,
-    /// Experts from this one on are not handed out; `None`: all may be.
-    chunk_end: Option<ExpertIdx>,
-}
-
-/// State of prefetching.
-#[derive(Debug)]
-struct PrefetchState {
-    /// Whether anything may be prefetched.
-    is_allowed: bool,
-    /// `None` if routers are not used for guessing.
-    look_ahead: Option<LookAhead>,
-    /// Experts that the next router named, most likely first in each row.
-    ranked: Vec<ExpertIdx>,
-    weighed: Vec<(ExpertIdx, f32)>,
-    likely: Vec<ExpertIdx>,
-    guesses: Vec<GuessedExpert>,
-    /// Guesses that are being read, or were read since the last choice.
-    begun: Vec<GuessedExpert>,
-    begun_layer: LayerIdx,
-    /// When the drive last had no work left but guesses.
-    guessed_at: Option<Duration>,
-    /// Moving average of the time from then to the next choice.
-    gap: Duration,
-    step: stats::StepMeter,
-}
-
-/// A slot that a device reads in place. It does not change until the next layer is requested.
-#[derive(Clone, Copy, Debug)]
-pub struct MappedSlot<'a> {
-    /// The slab that contains it.
-    pub slab: &'a Slab,
-    /// Its index in the slab.
-    pub idx_in_slab: usize,
-}
-
-/// Experts that are handed out together, in leased slots or on a device.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SlotGroup<'a> {
-    memory: &'a SlotMemory,
-    layouts: &'a [ExpertLayout],
-    experts: &'a [LocatedExpert],
-    is_lasting: bool,
-}
-
-impl<'a> SlotGroup<'a> {
-    pub(super) fn len(&self) -> usize {
-        self.experts.len()
-    }
-
-    pub(super) fn expert(&self, idx: usize) -> ExpertIdx {
-        self.experts[idx].expert
-    }
-
-    pub(super) fn view(&self, idx: usize) -> ExpertView<'a> {
-        let slot = self.experts[idx].slot().expect("what is on the device has no slot to look at");
-        self.layouts[slot.0].view(self.memory.bytes(slot))
-    }
-
-    pub(super) fn device_slot(&self, idx: usize) -> Option<usize> {
-        self.experts[idx].device_slot()
-    }
-
-    pub(super) fn mapped_slot(&self, idx: usize) -> Option<MappedSlot<'a>> {
-        let slot = self.experts[idx].slot()?;
-        let slab = self.memory.slab(self.memory.slab_of(slot)).filter(|_| self.is_lasting)?;
-        Some(MappedSlot { slab, idx_in_slab: slot.0 % self.memory.n_slots_per_slab() })
-    }
+    request: CurrentRequest,
+    reads: ExpertReads,
+    prefetch: PrefetchState,
+    /// Time for which computing waited for reads.
+    read_wait: Duration,
+    clock: Arc<dyn Clock>,
 }
 
 impl ExpertStream {
@@ -265,90 +157,135 @@ impl ExpertStream {
     ///
     /// # Errors
     ///
-    /// [`Error::NoRoom`] if memory for the slots cannot be allocated.
+    /// [`crate::error::Error::NoRoom`] if memory for the slots cannot be allocated.
     ///
     /// # Panics
     ///
     /// If the model has no experts.
     pub fn open(model: &StreamModel<'_>, drives: Drives, config: &StreamConfig) -> Result<Self> {
-        let StreamModel { manifest, checkpoint, ref sums, top_k, n_ranks } = *model;
-        let shape = slot_shape(&manifest.banks, drives.block_bytes());
+        let StreamModel { manifest, top_k, n_ranks, .. } = *model;
+        let block_bytes = drives.block_bytes();
+        let shape = slot_shape(&manifest.banks, block_bytes);
         let n_slots = config.n_slots.clamp(1, shape.n_experts);
-        let mut n_experts = vec![0; top_k.len()];
-        let mut bank_of_layer = vec![None; top_k.len()];
-        for (bank_idx, bank) in manifest.banks.iter().enumerate() {
-            n_experts[bank.layer.0] = bank.n_experts;
-            bank_of_layer[bank.layer.0] = Some(bank_idx);
-        }
-        let n_uses_per_row = top_k.iter().sum();
+        let files = ExpertFiles::new(model, block_bytes);
+        let n_experts: Vec<usize> = files.n_experts_of_layers().collect();
         // The table grows together with the memory.
+        let n_uses_per_row = top_k.iter().sum();
         let table = TableShape { n_experts: &n_experts, n_uses_per_row, n_slots: 1 };
         let look_ahead = LookAheadShape {
             n_layers: top_k.len(),
             n_experts_max: n_experts.iter().copied().max().unwrap_or(0),
             n_ranks,
         };
-        let has_mirror = drives.mirror.is_some();
-        let settings = LoaderSettings { read_bytes: READ_BYTES, prefetch_bytes_max: GUESS_BYTES };
-        let Drives { primary, mirror, caching, clock } = drives;
-        let slab_bytes = slab_bytes(shape.stride_bytes, n_slots);
-        let bank = |bank: &ExpertBank| StreamBank::new(bank.clone(), sums.clone());
-        let banks = manifest.banks.iter().map(bank).collect();
+        let look_ahead = (n_ranks > 0).then(|| LookAhead::new(look_ahead));
         let mut stream = Self {
-            banks,
-            bank_of_layer,
-            memory: SlotMemory::new(shape.slot_bytes, slab_bytes),
-            table: SlotTable::new(table),
-            caching,
-            loader: Loader::new(primary, mirror, settings, Arc::clone(&clock)),
-            clock,
-            has_mirror,
-            n_slots_owned: n_slots,
-            n_slots_lent: 0,
-            layouts: Vec::new(),
-            n_rereads: Vec::new(),
-            request: CurrentRequest::default(),
-            prefetch: PrefetchState::new(
-                config.prefetches,
-                (n_ranks > 0).then(|| LookAhead::new(look_ahead)),
-            ),
-            pressure: Pressure::new(top_k.iter().copied().max().unwrap_or(1), n_slots),
-            watch: MemoryWatch::open(),
-            mapping: None,
+            files,
+            slots: ExpertSlots::new((shape, n_slots), table, manifest.banks[0].layout),
+            target: SlotTarget::new(top_k.iter().copied().max().unwrap_or(1), n_slots),
             device_cache: DeviceCache::default(),
-            finished: Vec::with_capacity(N_JOBS_USUAL),
-            failure: None,
-            is_broken: false,
-            sums: sums.clone(),
-            paths: checkpoint.files.iter().map(|file| file.path.clone()).collect(),
-            stats: StreamStats::default(),
+            request: CurrentRequest::default(),
+            clock: Arc::clone(&drives.clock),
+            reads: ExpertReads::new(drives),
+            prefetch: PrefetchState::new(config.prefetches, look_ahead),
+            read_wait: Duration::ZERO,
         };
         stream.resize(n_slots)?;
         Ok(stream)
     }
 
+    /// Lets a device read slots in place, as [`MappedSlots`] describes. Called before anything is
+    /// read.
+    pub fn share_with_device(&mut self, mapping: Arc<dyn SlotMapping>) {
+        self.files.share_with_device();
+        let n_experts = self.files.n_experts_of_layers();
+        self.device_cache = DeviceCache::new(mapping.n_device_slots(), n_experts);
+        self.slots.share_with_device(mapping);
+    }
+
+    /// Returns whether the system caches what is read.
+    #[must_use]
+    pub fn caching(&self) -> Caching {
+        self.reads.caching
+    }
+
+    /// Returns the number of slots whose memory is allocated and freed together.
+    #[must_use]
+    pub fn n_slots_per_slab(&self) -> usize {
+        self.slots.n_slots_per_slab()
+    }
+
+    /// Sets the number of slots. More are available at once; fewer as soon as those in use are
+    /// released.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::error::Error::NoRoom`] if memory cannot be allocated; the number of slots is
+    /// unchanged.
+    pub fn resize(&mut self, n_slots: usize) -> Result<()> {
+        let n_slots = self.target.own(n_slots);
+        self.slots.resize(n_slots, &mut self.reads.loader)
+    }
+
+    /// Lends the memory of `n_slots` slots; see [`crate::experts::Experts::lend`].
+    pub(super) fn lend(&mut self, n_slots: usize) -> Result<bool> {
+        if self.caching() == Caching::PageCache {
+            // The page cache shrinks by itself.
+            return Ok(true);
+        }
+        let Some(n_slots) = self.target.lend(n_slots, self.slots.table.n_slots()) else {
+            return Ok(false);
+        };
+        self.slots.resize(n_slots, &mut self.reads.loader)?;
+        // Reads into closing slots would keep their memory.
+        while self.slots.table.n_closing() > 0 && self.reads.loader.n_jobs() > 0 {
+            self.poll(Wait::Any)?;
+        }
+        self.slots.free_unused_slabs(&mut self.reads.loader);
+        Ok(true)
+    }
+
+    /// Keeps at least `n_experts` slots, however short memory is.
+    pub(super) fn reserve_for_chunks(&mut self, n_experts: usize) {
+        self.target.reserve(n_experts);
+    }
+
+    /// Begins a step.
+    pub(super) fn begin_step(&mut self, n_rows: usize, is_small: bool) {
+        let record_ns = record_ns(self.slots.slot_bytes(), self.reads.loader.speed());
+        self.prefetch.end_step(self.clock.now(), self.read_wait, record_ns);
+        if tracing::enabled!(Level::DEBUG) {
+            self.stats().report();
+        }
+        self.follow_pressure();
+        self.slots.table.begin_step(n_rows);
+        let guess_bytes = if is_small { GUESS_BYTES } else { usize::MAX };
+        self.reads.loader.set_prefetch_bytes_max(guess_bytes);
+        self.prefetch.begin_step(StepMeter::begin(is_small, self.clock.now(), self.read_wait));
+    }
+
+    /// Gives slots up or adds some, as memory is short or not. Failing to allocate more is no
+    /// error: the number of slots then stays the same.
+    fn follow_pressure(&mut self) {
+        let Self { slots, target, reads, clock, .. } = self;
+        let n_slots = slots.table.n_slots();
+        let Some(n_slots_due) = target.follow_pressure(n_slots, clock.now()) else { return };
+        if n_slots_due != n_slots {
+            let resized = slots.resize(n_slots_due, &mut reads.loader);
+            debug_assert!(resized.is_ok() || n_slots_due > n_slots, "slots can be given up");
+        }
+        slots.free_unused_slabs(&mut reads.loader);
+    }
+
     /// Requests the experts of a layer.
     pub(super) fn request(&mut self, request: &ExpertRequest<'_>) -> Result<()> {
+        let Self { files, slots, device_cache, request: current, reads, prefetch, .. } = self;
         // This choice is known only once the device has finished with the previous layer's slots.
-        self.end_moves();
-        self.release_earlier_groups();
-        self.check_alive()?;
-        let ExpertRequest { layer, chosen, is_small } = *request;
-        let n_experts = self.bank(layer).bank.n_experts;
-        let current = &mut self.request;
-        assert!(current.pending.is_empty() && current.last_group.is_empty(), "one layer at a time");
-        current.layer = layer;
-        current.order = if is_small { ArrivalOrder::Any } else { ArrivalOrder::Ascending };
-        current.n_uses.clear();
-        current.n_uses.resize(n_experts, 0);
-        chosen.iter().for_each(|expert| current.n_uses[expert.0] += 1);
-        let uses = current.n_uses.iter().enumerate().filter(|(_, n_uses)| **n_uses > 0);
-        current.demands.clear();
-        let demand =
-            |(expert, &n_uses): (usize, &u32)| Demand { expert: ExpertIdx(expert), n_uses };
-        current.demands.extend(uses.map(demand));
-        self.end_guessing();
-        self.find_on_device();
+        device_cache.end_moves(&mut slots.table);
+        current.release_earlier_groups(slots);
+        reads.check_alive()?;
+        current.begin(request, files.bank(request.layer).bank.n_experts);
+        prefetch.end_guessing(current, slots, reads, self.clock.now());
+        device_cache.find(current);
         // Guesses may have arrived meanwhile: they are checked while the rest is being read.
         self.begin_reads();
         let polled = self.poll(Wait::Poll);
@@ -358,26 +295,21 @@ impl ExpertStream {
 
     /// Returns experts that have arrived, and the order of groups; waits until there are some.
     pub(super) fn next_ready(&mut self) -> Result<Option<(SlotGroup<'_>, ArrivalOrder)>> {
-        if self.request.is_lasting {
-            let CurrentRequest { last_group, earlier_groups, .. } = &mut self.request;
-            earlier_groups.append(last_group);
-        }
-        self.release_last_group();
+        self.request.end_group(&mut self.slots);
         let mut has_tried = false;
         loop {
             self.begin_reads();
             self.poll(Wait::Poll)?;
-            if self.take_group() {
-                let Self { memory, layouts, request, .. } = self;
-                let (experts, is_lasting) = (&request.last_group, request.is_lasting);
-                let group = SlotGroup { memory, layouts, experts, is_lasting };
-                return Ok(Some((group, request.order)));
+            self.request.take_group(&self.slots);
+            self.request.is_lasting = self.request.is_in_chunk() || self.is_read_in_place();
+            if !self.request.last_group.is_empty() {
+                return Ok(Some((self.request.group(&self.slots), self.request.order)));
             }
-            if self.is_chunk_over() {
+            if self.request.is_over() {
                 self.prefetch.guessed_at = Some(self.clock.now());
                 return Ok(None);
             }
-            if self.loader.n_jobs() == 0 {
+            if self.reads.loader.n_jobs() == 0 {
                 // A guess that arrived just now held the last slot: try once more.
                 assert!(!has_tried, "reads are under way while experts are missing");
                 has_tried = true;
@@ -386,140 +318,87 @@ impl ExpertStream {
             has_tried = false;
             let began = self.clock.now();
             self.poll(Wait::Any)?;
-            self.stats.read_wait += self.clock.now().saturating_sub(began);
+            self.read_wait += self.clock.now().saturating_sub(began);
         }
+    }
+
+    /// Returns the next expert of the last group that the device should copy to its own memory.
+    pub(super) fn next_move(&mut self) -> Option<DeviceMove<'_>> {
+        self.device_cache.next_move(&mut self.request, &self.slots)
+    }
+
+    /// Begins a chunk: until [`ExpertStream::end_chunk`], only experts before `end` are handed out.
+    pub(super) fn begin_chunk(&mut self, end: ExpertIdx) {
+        self.request.begin_chunk(end);
+    }
+
+    /// Returns all experts handed out in this chunk.
+    pub(super) fn chunk(&mut self) -> SlotGroup<'_> {
+        self.request.chunk(&self.slots)
+    }
+
+    pub(super) fn end_chunk(&mut self) {
+        self.request.end_chunk(&mut self.slots);
     }
 
     /// Drops the request.
     pub(super) fn give_up(&mut self) {
-        self.release_last_group();
-        self.release_earlier_groups();
-        while let Some(located) = self.request.pending.pop() {
-            self.release(located);
-        }
-        self.request.demands.clear();
-        self.request.chunk_end = None;
+        self.request.give_up(&mut self.slots);
         self.device_cache.give_up(self.request.layer);
-        self.failure = None;
+        self.reads.forget_failure();
+    }
+
+    /// Returns the time for which computing waited for reads so far.
+    pub(super) fn read_wait(&self) -> Duration {
+        self.read_wait
     }
 
     /// Leases slots for the demanded experts, as far as there is room, and begins to read them.
     fn begin_reads(&mut self) {
-        let n_reads_max = match self.request.order {
+        let Self { files, slots, request, reads, .. } = self;
+        let n_reads_max = match request.order {
             ArrivalOrder::Any => usize::MAX,
-            ArrivalOrder::Ascending => self.n_prompt_reads().saturating_sub(self.n_reading()),
+            ArrivalOrder::Ascending => {
+                slots.n_prompt_reads().saturating_sub(request.n_reading(slots))
+            }
         };
-        if self.request.demands.is_empty() {
+        if request.demands.is_empty() {
             self.read_ahead();
             return;
         }
         if n_reads_max == 0 {
             return;
         }
-        let Self { request, table, .. } = self;
-        let CurrentRequest { layer, order, demands, window, leases, pending, .. } = request;
-        let handed_out = request.earlier_groups.iter().chain(&request.last_group);
-        let n_leased = pending.iter().chain(handed_out).filter(|it| it.slot().is_some()).count();
-        // In ascending order, an expert in memory may have to wait for one that is not, so no more
-        // are leased than there are slots.
-        let n_window = match order {
-            ArrivalOrder::Any => demands.len(),
-            ArrivalOrder::Ascending => demands.len().min(table.n_slots().saturating_sub(n_leased)),
-        };
-        window.clear();
-        window.extend(demands.drain(..n_window));
-        table.acquire(*layer, window, n_reads_max, leases);
-        demands.splice(0..0, window.drain(..));
-        for &SlotLease { expert, slot, .. } in &request.leases {
-            request.pending.push(LocatedExpert { expert, location: ExpertLocation::Slot(slot) });
-        }
-        request.pending.sort_unstable_by_key(|located| located.expert);
-        let layer = request.layer;
-        for lease_idx in 0..self.request.leases.len() {
-            let SlotLease { expert, slot, lookup } = self.request.leases[lease_idx];
+        request.lease(n_reads_max, &mut slots.table);
+        for &SlotLease { expert, slot, lookup } in &request.leases {
             match lookup {
                 Lookup::InMemory => {}
-                Lookup::Loading => {
-                    let _ = self.loader.promote(job_of(slot));
-                }
+                Lookup::Loading => reads.promote(slot),
                 Lookup::ToRead => {
-                    self.begin_fill(layer, expert, slot, LoadPriority::Demand);
+                    let expert = (request.layer, expert);
+                    reads.begin((files, slots), expert, slot, LoadPriority::Demand);
                 }
             }
         }
     }
 
-    /// Returns the experts that a prompt should have under way: just enough for the drive, since
-    /// each takes a slot from the experts that are kept.
-    fn n_prompt_reads(&self) -> usize {
-        let n_slots = PROMPT_READ_BYTES.div_ceil(self.memory.slot_bytes());
-        n_slots.max(N_PROMPT_EXPERTS_MIN).min(self.table.n_prompt_reads())
+    /// Handles finished reads, after waiting as `wait` says.
+    fn poll(&mut self, wait: Wait) -> Result<()> {
+        self.reads.poll(wait, (&self.files, &mut self.slots), &self.request)
     }
 
-    fn n_reading(&self) -> usize {
-        let pending = self.request.pending.iter();
-        pending.filter(|it| !is_there(&self.memory, it)).count()
-    }
-
-    /// Moves experts that may be computed now to `last_group`; returns whether there are any.
-    fn take_group(&mut self) -> bool {
-        let CurrentRequest { order, demands, pending, last_group, chunk_end, .. } =
-            &mut self.request;
-        let memory = &self.memory;
-        let is_open = |it: &LocatedExpert| chunk_end.is_none_or(|end| it.expert < end);
-        let is_ready = |it: &LocatedExpert| is_open(it) && is_there(memory, it);
-        match order {
-            ArrivalOrder::Any => {
-                last_group.extend(pending.iter().filter(|it| is_ready(it)));
-                pending.retain(|it| !is_ready(it));
-            }
+    /// Returns whether a device reads slots of this layer in place. Waiting for slots must not mean
+    /// waiting for the device as well, so there have to be enough for all that the layer requests.
+    fn is_read_in_place(&self) -> bool {
+        let Self { files, slots, request, .. } = self;
+        if !slots.are_shared() || files.mapped_layout(request.layer).is_none() {
+            return false;
+        }
+        match request.order {
+            ArrivalOrder::Any => request.demands.is_empty(),
             ArrivalOrder::Ascending => {
-                let next = demands.first().map_or(usize::MAX, |it| it.expert.0);
-                let is_next = |it: &&LocatedExpert| it.expert.0 < next && is_ready(it);
-                let n = pending.iter().take(N_GROUP_EXPERTS).take_while(is_next).count();
-                last_group.extend(pending.drain(..n));
+                request.n_experts_chosen() * LASTING_SHARE <= slots.table.n_slots()
             }
         }
-        self.request.is_lasting = self.request.chunk_end.is_some() || self.is_lasting();
-        !self.request.last_group.is_empty()
     }
-
-    fn release_earlier_groups(&mut self) {
-        while let Some(located) = self.request.earlier_groups.pop() {
-            self.release(located);
-        }
-    }
-
-    fn release_last_group(&mut self) {
-        while let Some(located) = self.request.last_group.pop() {
-            self.release(located);
-        }
-    }
-
-    fn release(&mut self, located: LocatedExpert) {
-        located.slot().into_iter().for_each(|slot| self.table.release(slot));
-    }
-
-    fn check_alive(&self) -> Result<()> {
-        if self.is_broken {
-            let problem = "reading from the drive has failed permanently: open the model again";
-            return Err(Error::Drive(problem.to_owned()));
-        }
-        Ok(())
-    }
-
-    fn bank(&self, layer: LayerIdx) -> &StreamBank {
-        let bank_idx = self.bank_of_layer[layer.0];
-        &self.banks[bank_idx.unwrap_or_else(|| unreachable!("layer {} has no experts", layer.0))]
-    }
-}
-
-/// Returns whether an expert may be computed now.
-fn is_there(memory: &SlotMemory, located: &LocatedExpert) -> bool {
-    located.slot().is_none_or(|slot| memory.state(slot) == SlotState::Ready)
-}
-
-/// Returns the job id of a slot, which at most one job fills at a time.
-fn job_of(slot: SlotIdx) -> LoadId {
-    LoadId(slot.0 as u64)
 }

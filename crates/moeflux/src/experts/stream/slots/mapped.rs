@@ -6,19 +6,15 @@
 
 use std::fmt;
 
-use moeflux_io::{Filling, Slab, SlotIdx};
+use moeflux_io::{Slab, SlotIdx, SlotMemory};
 
 use crate::experts::stream::bank::StreamBank;
-use crate::experts::stream::near::DeviceCache;
-use crate::experts::stream::{ArrivalOrder, CurrentRequest, ExpertStream, slot_shape};
+use crate::experts::stream::slots::shape::slot_shape;
 use crate::ids::LayerIdx;
 use crate::weights::{ExpertBank, ExpertLayout};
 
 /// Bytes that devices load at once.
 const PART_ALIGN: usize = 16;
-
-/// A device reads a prompt's experts in place if they take at most one slot in this many.
-const LASTING_SHARE: usize = 2;
 
 /// A device's access to slabs, each mapped on first use.
 pub trait SlotMapping: fmt::Debug + Send + Sync {
@@ -31,6 +27,15 @@ pub trait SlotMapping: fmt::Debug + Send + Sync {
     fn n_device_slots(&self) -> usize;
 }
 
+/// A slot that a device reads in place. It does not change until the next layer is requested.
+#[derive(Clone, Copy, Debug)]
+pub struct MappedSlot<'a> {
+    /// The slab that contains it.
+    pub slab: &'a Slab,
+    /// Its index in the slab.
+    pub idx_in_slab: usize,
+}
+
 /// Layout of slots for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedSlots {
@@ -38,6 +43,14 @@ pub struct MappedSlots {
     pub layouts: Vec<(LayerIdx, ExpertLayout)>,
     /// Distance from one slot of a slab to the next.
     pub stride_bytes: usize,
+}
+
+impl<'a> MappedSlot<'a> {
+    /// Finds a slot in its slab; `None` if it has no memory.
+    pub(in crate::experts) fn new(memory: &'a SlotMemory, slot: SlotIdx) -> Option<Self> {
+        let slab = memory.slab(memory.slab_of(slot))?;
+        Some(Self { slab, idx_in_slab: slot.0 % memory.n_slots_per_slab() })
+    }
 }
 
 impl MappedSlots {
@@ -55,7 +68,10 @@ impl MappedSlots {
 
 impl StreamBank {
     /// Returns the layout of experts in slots that a device reads; `None` if it cannot.
-    pub(super) fn mapped_layout(&self, block_bytes: usize) -> Option<ExpertLayout> {
+    pub(in crate::experts::stream) fn mapped_layout(
+        &self,
+        block_bytes: usize,
+    ) -> Option<ExpertLayout> {
         let packed = self.bank.layout;
         if self.bank.records.is_some() {
             return Some(packed);
@@ -77,56 +93,5 @@ impl StreamBank {
             packed.parts().zip(from.parts()).all(|(to, from)| to.start <= from.start)
         };
         layouts.iter().all(can_move).then_some(packed)
-    }
-}
-
-impl ExpertStream {
-    /// Lets a device read slots in place, as [`MappedSlots`] describes. Called before anything is
-    /// read.
-    pub fn share_with_device(&mut self, mapping: std::sync::Arc<dyn SlotMapping>) {
-        let block_bytes = self.loader.block_bytes();
-        for bank in &mut self.banks {
-            bank.mapped_layout = bank.mapped_layout(block_bytes);
-        }
-        let n_experts = self.bank_of_layer.iter().map(|bank| match bank {
-            Some(bank_idx) => self.banks[*bank_idx].bank.n_experts,
-            None => 0,
-        });
-        self.device_cache = DeviceCache::new(mapping.n_device_slots(), n_experts);
-        self.mapping = Some(mapping);
-    }
-
-    /// Returns whether a device reads slots of this layer in place. Waiting for slots must not mean
-    /// waiting for the device as well, so there have to be enough for all that the layer requests.
-    pub(super) fn is_lasting(&self) -> bool {
-        let CurrentRequest { layer, order, n_uses, demands, .. } = &self.request;
-        if self.mapping.is_none() || self.bank(*layer).mapped_layout.is_none() {
-            return false;
-        }
-        match order {
-            ArrivalOrder::Any => demands.is_empty(),
-            ArrivalOrder::Ascending => {
-                let n_experts = n_uses.iter().filter(|n_uses| **n_uses > 0).count();
-                n_experts * LASTING_SHARE <= self.table.n_slots()
-            }
-        }
-    }
-
-    /// Rearranges the parts that were read into the layout for a device.
-    pub(super) fn rearrange_parts(
-        &mut self,
-        filling: &mut Filling,
-        mapped_layout: Option<ExpertLayout>,
-    ) {
-        let SlotIdx(slot_idx) = filling.slot();
-        let from = self.layouts[slot_idx];
-        let Some(to) = mapped_layout.filter(|to| *to != from) else { return };
-        filling.restart();
-        let mut piece = filling.take(0..filling.len_bytes());
-        let bytes = piece.rest_mut();
-        for (to, from) in to.parts().zip(from.parts()) {
-            bytes.copy_within(from, to.start);
-        }
-        self.layouts[slot_idx] = to;
     }
 }

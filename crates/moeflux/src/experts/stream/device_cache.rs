@@ -6,8 +6,10 @@
 
 use moeflux_io::SlotIdx;
 
-use crate::experts::stream::place::{ExpertLocation, LocatedExpert};
-use crate::experts::stream::{ExpertStream, MappedSlot};
+use crate::experts::stream::request::CurrentRequest;
+use crate::experts::stream::slots::ExpertSlots;
+use crate::experts::stream::slots::mapped::MappedSlot;
+use crate::experts::table::SlotTable;
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::weights::ExpertView;
 
@@ -133,59 +135,60 @@ impl DeviceCache {
         self.experts[layer.0][expert.0].slot = Some(slot);
         Some(slot)
     }
-}
 
-impl ExpertStream {
-    /// Removes from `demands` the experts that the device has.
-    pub(super) fn find_on_device(&mut self) {
-        let Self { device_cache: cache, request, .. } = self;
-        let (layer, pending) = (request.layer, &mut request.pending);
-        cache.begin_layer();
-        request.demands.retain(|demand| {
-            let Some(slot) = cache.look_up(layer, demand.expert) else { return true };
-            let location = ExpertLocation::Device(slot);
-            pending.push(LocatedExpert { expert: demand.expert, location });
-            false
-        });
+    /// Finds the experts that the device has: they need no slot.
+    pub(super) fn find(&mut self, request: &mut CurrentRequest) {
+        self.begin_layer();
+        let layer = request.layer;
+        request.find_on_device(|expert| self.look_up(layer, expert));
     }
 
     /// Returns the next expert of the last group that the device should copy to its own memory.
-    pub(in crate::experts) fn next_move(&mut self) -> Option<DeviceMove<'_>> {
-        let Self { device_cache: cache, request, memory, layouts, .. } = self;
-        if !request.is_lasting || cache.n_moves_left == 0 {
+    pub(super) fn next_move<'a>(
+        &mut self,
+        request: &mut CurrentRequest,
+        slots: &'a ExpertSlots,
+    ) -> Option<DeviceMove<'a>> {
+        if !request.is_lasting || self.n_moves_left == 0 {
             return None;
         }
-        cache.n_moves_left -= 1;
+        self.n_moves_left -= 1;
         let layer = request.layer;
         let in_slots = request.last_group.iter().enumerate();
         let in_slots = in_slots.filter_map(|(at, it)| Some((at, it.expert, it.slot()?)));
-        let n_uses = |expert: ExpertIdx| cache.experts[layer.0][expert.0].n_uses;
+        let n_uses = |expert: ExpertIdx| self.experts[layer.0][expert.0].n_uses;
         let most = in_slots.max_by_key(|(_, expert, _)| n_uses(*expert));
         let (at, expert, slot) = most?;
-        let Some(to) = cache.assign((layer, expert)) else {
-            cache.n_moves_left = 0;
+        // Before a slot on the device is assigned, to which nothing would be copied.
+        let from = slots.mapped_slot(slot)?;
+        let Some(to) = self.assign((layer, expert)) else {
+            self.n_moves_left = 0;
             return None;
         };
         request.last_group.remove(at);
-        cache.moving.push((expert, slot));
-        let slab = memory.slab(memory.slab_of(slot))?;
-        let from = MappedSlot { slab, idx_in_slab: slot.0 % memory.n_slots_per_slab() };
-        let view = layouts[slot.0].view(memory.bytes(slot));
-        Some(DeviceMove { from, view, layer, to })
+        self.moving.push((expert, slot));
+        Some(DeviceMove { from, view: slots.view(slot), layer, to })
     }
 
     /// Frees the slots of completed moves.
-    pub(super) fn end_moves(&mut self) {
-        for (_, slot) in self.device_cache.moving.drain(..) {
-            self.table.release(slot);
-            self.table.forget(slot);
+    pub(super) fn end_moves(&mut self, table: &mut SlotTable) {
+        for (_, slot) in self.moving.drain(..) {
+            table.release(slot);
+            table.forget(slot);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use moeflux_io::SLOT_ALIGN;
+    use moeflux_kernels::{FloatKind, MatrixKind, MatrixLayout};
+
     use super::*;
+    use crate::experts::stream::slots::location::{ExpertLocation, LocatedExpert};
+    use crate::experts::stream::slots::shape::SlotShape;
+    use crate::experts::table::TableShape;
+    use crate::weights::ExpertLayout;
 
     const LAYER: LayerIdx = LayerIdx(1);
 
@@ -235,5 +238,28 @@ mod tests {
         cache.begin_layer();
         assert_eq!(cache.look_up(LAYER, ExpertIdx(0)), None);
         assert_eq!((cache.n_slots(), cache.hits), (0, 0));
+    }
+
+    #[test]
+    fn an_expert_whose_slot_has_no_memory_stays_where_it_is() {
+        let kind = MatrixKind::Float(FloatKind::F32);
+        let matrix = MatrixLayout { kind, n_rows: 4, n_cols: 4 };
+        let layout = ExpertLayout::new(matrix, matrix, matrix);
+        let slot_bytes = layout.record_bytes();
+        let shape = SlotShape { slot_bytes, stride_bytes: SLOT_ALIGN, n_experts: 8 };
+        let table = TableShape { n_experts: &[0, 8], n_uses_per_row: 1, n_slots: 1 };
+        let slots = ExpertSlots::new((shape, 1), table, layout);
+
+        let location = ExpertLocation::Slot(SlotIdx(0));
+        let located = LocatedExpert { expert: ExpertIdx(3), location };
+        let mut request = CurrentRequest::default();
+        (request.layer, request.is_lasting) = (LAYER, true);
+        request.last_group.push(located);
+
+        let mut cache = cache(1);
+        cache.begin_layer();
+        assert!(cache.next_move(&mut request, &slots).is_none());
+        assert!(who(&cache).is_empty() && cache.moving.is_empty());
+        assert_eq!(request.last_group, [located]);
     }
 }

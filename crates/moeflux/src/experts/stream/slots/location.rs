@@ -6,7 +6,7 @@ use crate::ids::ExpertIdx;
 
 /// Where an expert is, in one of two memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExpertLocation {
+pub(in crate::experts::stream) enum ExpertLocation {
     /// A leased slot.
     Slot(SlotIdx),
     /// A slot in the device's own memory; needs none here.
@@ -15,14 +15,14 @@ pub(super) enum ExpertLocation {
 
 /// An expert of the current layer and where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LocatedExpert {
-    pub(super) expert: ExpertIdx,
-    pub(super) location: ExpertLocation,
+pub(in crate::experts::stream) struct LocatedExpert {
+    pub(in crate::experts::stream) expert: ExpertIdx,
+    pub(in crate::experts::stream) location: ExpertLocation,
 }
 
 impl LocatedExpert {
     /// Returns its slot; `None` on the device.
-    pub(super) const fn slot(self) -> Option<SlotIdx> {
+    pub(in crate::experts::stream) const fn slot(self) -> Option<SlotIdx> {
         match self.location {
             ExpertLocation::Slot(slot) => Some(slot),
             ExpertLocation::Device(_) => None,
@@ -30,7 +30,7 @@ impl LocatedExpert {
     }
 
     /// Returns its slot on the device; `None` in a slot here.
-    pub(super) const fn device_slot(self) -> Option<usize> {
+    pub(in crate::experts::stream) const fn device_slot(self) -> Option<usize> {
         match self.location {
             ExpertLocation::Slot(_) => None,
             ExpertLocation::Device(slot) => Some(slot),

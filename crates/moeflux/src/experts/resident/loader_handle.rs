@@ -13,7 +13,7 @@ use moeflux_io::{Clock, Filling, Loader, LoaderSettings, SlotIdx, Wait};
 
 use crate::error::{Error, Result};
 use crate::experts::resident::ResidentBank;
-use crate::experts::resident::follower::{BackgroundLoader, LoadEvent, LoadRequest};
+use crate::experts::resident::background_loader::{BackgroundLoader, LoadEvent, LoadRequest};
 use crate::experts::stream::{Drives, READ_BYTES, StreamBank};
 use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::ExpertIdx;
