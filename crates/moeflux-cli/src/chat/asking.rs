@@ -2,7 +2,6 @@
 //!
 //! **Invariant:** when an answer has ended, its job has ended too.
 
-use std::io::Stdout;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -13,18 +12,19 @@ use moeflux_chat::{
 };
 use moeflux_schedule::{Event, Job, Masks, Progress, Refusal, Sink, Ticket};
 
+use crate::chat::console::ChatConsole;
 use crate::chat::display::AnswerDisplay;
 use crate::chat::opened::ChatModel;
 use crate::chat::status::AnswerStats;
 use crate::chat::talk::Transcript;
-use crate::chat::terminal::{ChatEvent, Terminal, TerminalWaker};
+use crate::chat::terminal::{ChatEvent, TerminalWaker};
 use crate::chat::typed::TypeAhead;
-use crate::chat::wishes::{ChatActivity, SignalState};
+use crate::chat::wishes::ChatActivity;
 use crate::clock;
 use crate::failure::{CommandFailure, CommandResult};
 use crate::progress::Bar;
 use crate::sampling::SamplingArgs;
-use crate::screen::{Screen, cut_start, device};
+use crate::screen::{cut_start, device};
 
 /// The longest interval between updates of the footer.
 const TICK: Duration = Duration::from_millis(100);
@@ -49,10 +49,8 @@ pub(crate) struct AnswerRun<'a> {
     pub(crate) loaded: &'a ChatModel,
     pub(crate) transcript: &'a Transcript,
     pub(crate) settings: &'a AnswerSettings,
-    pub(crate) terminal: &'a Terminal,
-    pub(crate) screen: &'a mut Screen<Stdout>,
+    pub(crate) console: &'a mut ChatConsole,
     pub(crate) type_ahead: &'a mut TypeAhead,
-    pub(crate) signals: &'a SignalState,
 }
 
 /// How an answer ended.
@@ -110,8 +108,8 @@ impl AnswerRun<'_> {
         let mut pending =
             PendingAnswer { answer, display: AnswerDisplay::default(), stats, asked, bar: None };
         let (events, receiver) = channel();
-        let sink = Box::new(EventForwarder { events, waker: self.terminal.waker() });
-        self.signals.enter(ChatActivity::Answering);
+        let sink = Box::new(EventForwarder { events, waker: self.console.terminal.waker() });
+        self.console.signals.enter(ChatActivity::Answering);
         let ticket = self.loaded.service.submit(job, sink);
         let ticket = ticket.map_err(refused)?;
         let ended = self.receive(&receiver, ticket, &mut pending)?;
@@ -153,7 +151,7 @@ impl AnswerRun<'_> {
     ) -> CommandResult<AnswerEnd> {
         loop {
             let mut stops = false;
-            match self.terminal.wait(events, TICK) {
+            match self.console.terminal.wait(events, TICK) {
                 ChatEvent::Event(event) => {
                     if let Some(ended) = self.event(event, pending)? {
                         return Ok(ended);
@@ -164,7 +162,10 @@ impl AnswerRun<'_> {
                 ChatEvent::Closed => return Ok(AnswerEnd::Failed(stopped())),
                 ChatEvent::Nothing => {}
             }
-            if stops || self.signals.is_stop_requested() || !self.screen.has_reader() {
+            if stops
+                || self.console.signals.is_stop_requested()
+                || !self.console.screen.has_reader()
+            {
                 drop(ticket);
                 self.wait_for_end()?;
                 return Ok(AnswerEnd::Stopped);
@@ -192,23 +193,23 @@ impl AnswerRun<'_> {
             }
             Event::Finished { finish, rest, .. } => {
                 let parts = answer.end(&rest, finish);
-                display.show(parts, self.screen)?;
+                display.show(parts, &mut self.console.screen)?;
                 return Ok(Some(AnswerEnd::Finished(finish)));
             }
             Event::Failed(error) => return Ok(Some(AnswerEnd::Failed(error.into()))),
             _ => return Ok(None),
         };
-        display.show(parts, self.screen)?;
+        display.show(parts, &mut self.console.screen)?;
         Ok(None)
     }
 
     /// Waits for the current step to end. A second Ctrl-C ends the process instead.
     fn wait_for_end(&mut self) -> CommandResult {
-        self.signals.enter(ChatActivity::Stopping);
+        self.console.signals.enter(ChatActivity::Stopping);
         let (_sender, nothing) = channel();
         let began = clock::instant();
         while !self.loaded.service.is_idle() {
-            match self.terminal.wait(&nothing, TICK / 10) {
+            match self.console.terminal.wait(&nothing, TICK / 10) {
                 ChatEvent::Keys(bytes) if self.type_ahead.push(&bytes) => self.end_process(),
                 ChatEvent::HungUp => self.end_process(),
                 _ => {}
@@ -223,14 +224,14 @@ impl AnswerRun<'_> {
 
     fn end_process(&mut self) -> ! {
         // If the screen cannot be written to, there is no last line to end.
-        drop(self.screen.set_footer(Vec::new()));
-        drop(self.screen.end_line());
-        self.signals.end_process()
+        drop(self.console.screen.set_footer(Vec::new()));
+        drop(self.console.screen.end_line());
+        self.console.signals.end_process()
     }
 
     fn refresh(&mut self, pending: &mut PendingAnswer, progress: Progress) -> CommandResult {
         let is_slow = pending.answer.n_tokens() == 0 && pending.asked.elapsed() > PATIENCE;
-        if is_slow && !self.screen.is_terminal() {
+        if is_slow && !self.console.screen.is_terminal() {
             let bar = pending.bar.get_or_insert_with(|| Bar::tokens("reading", progress.n_total));
             bar.set(progress.n_done as u64);
         }
@@ -239,18 +240,18 @@ impl AnswerRun<'_> {
 
     /// Shows the current activity and the typed text in the footer.
     fn set_footer(&mut self, line: Option<String>) -> CommandResult {
-        if !self.screen.has_footer() {
+        if !self.console.screen.has_footer() {
             return Ok(());
         }
-        self.screen.set_columns(device::n_columns());
+        self.console.screen.set_columns(device::n_columns());
         let end = if self.type_ahead.is_whole() { "  (sent next)" } else { "" };
-        let n_columns = self.screen.n_columns().saturating_sub(3 + end.len());
+        let n_columns = self.console.screen.n_columns().saturating_sub(3 + end.len());
         let typed = self.type_ahead.last_line();
         let typed = typed.map(|line| format!("> {}{end}", cut_start(line, n_columns)));
         let end =
             self.type_ahead.is_end().then(|| "> (the chat ends after this answer)".to_owned());
         let typed = typed.or(end);
-        Ok(self.screen.set_footer(line.into_iter().chain(typed).collect())?)
+        Ok(self.console.screen.set_footer(line.into_iter().chain(typed).collect())?)
     }
 
     fn end(self, pending: PendingAnswer, ended: AnswerEnd) -> CommandResult<Reply> {
@@ -258,10 +259,10 @@ impl AnswerRun<'_> {
         drop(bar);
         if !matches!(ended, AnswerEnd::Finished(_)) {
             let rest = answer.end("", Finish::Cancelled);
-            display.show(rest, self.screen)?;
+            display.show(rest, &mut self.console.screen)?;
         }
-        self.screen.set_footer(Vec::new())?;
-        display.end(self.screen)?;
+        self.console.screen.set_footer(Vec::new())?;
+        display.end(&mut self.console.screen)?;
         stats.end(&self.loaded.service.stats());
         let is_answered = answer.n_tokens() > 0 || matches!(ended, AnswerEnd::Finished(_));
         let FinishedAnswer { said, cut_calls, kept, .. } = answer.finished();

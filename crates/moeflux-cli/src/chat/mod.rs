@@ -3,9 +3,9 @@
 //! * `inline` and `markdown` turn text into styled text for the screen. Neither depends on a model.
 //! * `typed` holds text typed during an answer, `keys` and `terminal` wrap the device, `wishes`
 //!   handles signals, `editor` is the prompt.
-//! * `commands` is the table of commands, `talk` the conversation, `file` the files of both.
-//! * `opened` is the loaded model, `display` shows an answer as it arrives, `status` its
-//!   statistics; `asking` runs one answer, `session` the whole chat.
+//! * `commands` is the table of commands, `talk` the turns so far, `file` the files of both.
+//! * `session` is the whole chat. It owns a `console`, a `conversation`, the `next_input` and the
+//!   model (`opened`). `asking` runs one answer, `display` shows it, `status` has its statistics.
 
 mod inline;
 mod markdown;
@@ -17,6 +17,9 @@ mod commands;
 mod talk;
 mod file;
 mod editor;
+mod console;
+mod conversation;
+mod next_input;
 mod opened;
 mod display;
 mod status;
@@ -31,7 +34,9 @@ use moeflux::StopStrings;
 
 use crate::args::ModelArgs;
 use crate::chat::asking::AnswerSettings;
+use crate::chat::console::ChatConsole;
 use crate::chat::editor::{Editor, PromptTarget};
+use crate::chat::opened::ModelSlot;
 use crate::chat::session::TerminalChat;
 use crate::chat::terminal::Terminal;
 use crate::failure::{CommandFailure, CommandResult};
@@ -105,13 +110,13 @@ pub(crate) fn run(args: &ChatArgs) -> CommandResult {
         (false, true, None) => Editor::Plain(PromptTarget::Stderr),
         (false, false, _) => Editor::Plain(PromptTarget::Nowhere),
     };
-    let model = (args.model.clone(), args.context);
-    let mut chat = TerminalChat::new(model, settings, (terminal, editor));
+    let model = ModelSlot::new(args.model.clone(), args.context);
+    let mut chat = TerminalChat::new(model, settings, ChatConsole::new(terminal, editor));
     if let Some(path) = &args.messages {
         chat.load(path)?;
     }
     if let Some(text) = &args.system {
-        chat.transcript.set_system(Some(text.clone()));
+        chat.set_system(text);
     }
     if let Some(path) = &args.tools {
         chat.offer_tools(path)?;

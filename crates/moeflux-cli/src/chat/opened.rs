@@ -1,4 +1,4 @@
-//! A loaded model: its engine on a thread of its own, its chat template and its tokenizer.
+//! The model of a chat: its engine on a thread of its own, its chat template and its tokenizer.
 //!
 //! **Invariant:** everything that can be refused is refused before the weights are read.
 
@@ -11,6 +11,7 @@ use moeflux_chat::Chat;
 use moeflux_schedule::{Options, Service};
 
 use crate::args::ModelArgs;
+use crate::chat::console::ChatConsole;
 use crate::failure::CommandResult;
 use crate::hub;
 use crate::interrupt::Interrupt;
@@ -18,6 +19,13 @@ use crate::model::{self, MemoryReservation};
 
 /// The default length of a conversation in tokens, if the model supports as many.
 const CONTEXT_OF_CHATS: usize = 65_536;
+
+/// The model of a chat, if one is open, and how models are opened.
+pub(crate) struct ModelSlot {
+    args: ModelArgs,
+    context: Option<NonZeroUsize>,
+    loaded: Option<ChatModel>,
+}
 
 /// A loaded model to chat with.
 pub(crate) struct ChatModel {
@@ -36,6 +44,28 @@ pub(crate) struct CheckedModel {
     name: String,
     chat: Chat,
     context: usize,
+}
+
+impl ModelSlot {
+    /// Creates a slot without a model.
+    pub(crate) fn new(args: ModelArgs, context: Option<NonZeroUsize>) -> Self {
+        Self { args, context, loaded: None }
+    }
+
+    /// Opens the named model, or the built-in one. The previous one stays only if the headers of
+    /// the new one are refused.
+    pub(crate) fn open(&mut self, named: Option<&Path>, console: &ChatConsole) -> CommandResult {
+        let checked = CheckedModel::new(named, &self.args, self.context)?;
+        self.loaded = None;
+        let loaded = console.load(|interrupt| checked.open(&self.args, interrupt));
+        self.loaded = Some(loaded?);
+        Ok(())
+    }
+
+    /// Returns the model, if one is open.
+    pub(crate) fn get(&self) -> Option<&ChatModel> {
+        self.loaded.as_ref()
+    }
 }
 
 impl CheckedModel {
