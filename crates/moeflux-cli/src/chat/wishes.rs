@@ -93,7 +93,7 @@ fn end_process(restorer: &Restorer) -> ! {
     #[expect(
         clippy::disallowed_methods,
         clippy::exit,
-        reason = "somebody wishes it, and may have asked in vain before"
+        reason = "the user or the system asked for it, perhaps for the second time"
     )]
     std::process::exit(EXIT_CODE_OF_INTERRUPT.into())
 }
