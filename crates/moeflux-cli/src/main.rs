@@ -5,14 +5,14 @@
 //!
 //! ```text
 //! failure.rs  how commands fail            model/     names, configs, caches; opens models
-//! stream.rs   random numbers by index      ranks/     several processes with one model
+//! random.rs   random numbers by index      ranks/     several processes with one model
 //! output/     prints, draws the screen     stats/     times and memory of answers
 //! system/     clock, files, signals        commands/  one file or folder per command
 //! options/    shared options
 //! ```
 
 mod failure;
-mod stream;
+mod random;
 mod output;
 mod system;
 mod options;

@@ -15,7 +15,7 @@ const USERS: [&str; 10] = [
     "crates/moeflux-cli/src/commands/chat/",
     "crates/moeflux-cli/src/commands/generate/",
     "crates/moeflux-cli/src/commands/serve/",
-    "crates/moeflux-cli/src/options/asked.rs",
+    "crates/moeflux-cli/src/options/prompt.rs",
     "crates/moeflux-cli/src/options/sampling.rs",
     "crates/moeflux/examples/",
 ];

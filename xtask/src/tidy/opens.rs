@@ -12,7 +12,7 @@ const OPENS: [&str; 3] = ["File::open(", "fs::read(", "fs::read_to_string("];
 const HOMES: [&str; 11] = [
     "crates/moeflux-cli/src/commands/doctor/system.rs",
     "crates/moeflux-cli/src/system/machine.rs",
-    "crates/moeflux-cli/src/system/place.rs",
+    "crates/moeflux-cli/src/system/volume.rs",
     // Checks the kind of file first; depends on no other crate.
     "crates/moeflux-demo/src/lib.rs",
     "crates/moeflux-io/src/control_group.rs",

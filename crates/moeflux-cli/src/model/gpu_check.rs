@@ -14,7 +14,7 @@ use moeflux_gpu::device::Gpu;
 
 use crate::output::print;
 use crate::system::clock;
-use crate::system::measured::Measurements;
+use crate::system::measurements::Measurements;
 
 /// Checks a GPU with the layers of a model, unless this was done before with the same driver and
 /// version. Software drivers are not checked: they are used only by explicit request, and are slow.

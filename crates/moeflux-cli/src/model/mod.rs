@@ -31,7 +31,7 @@ use crate::output::progress::Bar;
 use crate::output::size::binary;
 use crate::system::cache;
 use crate::system::interrupt::Interrupt;
-use crate::system::measured::Measurements;
+use crate::system::measurements::Measurements;
 
 /// Returns a model's path: the given path or name in the hub's cache, or by default the unpacked
 /// folder of the built-in model.

@@ -5,6 +5,6 @@
 pub(crate) mod ranges;
 pub(crate) mod args;
 pub(crate) mod sampling;
-pub(crate) mod asked;
+pub(crate) mod prompt;
 pub(crate) mod environment;
 pub(crate) mod tips;

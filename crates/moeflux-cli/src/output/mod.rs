@@ -7,7 +7,7 @@ pub(crate) mod fold;
 pub(crate) mod page;
 pub(crate) mod print;
 pub(crate) mod ask;
-pub(crate) mod harmless;
+pub(crate) mod sanitizer;
 pub(crate) mod screen;
 pub(crate) mod progress;
 pub(crate) mod quiet;

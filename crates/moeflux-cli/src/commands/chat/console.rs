@@ -6,12 +6,12 @@
 use std::io::{Stdout, stdout};
 
 use crate::commands::chat::editor::{Editor, InputLine};
+use crate::commands::chat::signals::{ChatActivity, SignalState};
 use crate::commands::chat::terminal::Terminal;
-use crate::commands::chat::wishes::{ChatActivity, SignalState};
 use crate::failure::CommandResult;
 use crate::output::ask::{self, means_yes};
-use crate::output::harmless::sanitized;
 use crate::output::print;
+use crate::output::sanitizer::sanitized;
 use crate::output::screen::style::Style;
 use crate::output::screen::{Screen, device};
 use crate::system::interrupt::Interrupt;

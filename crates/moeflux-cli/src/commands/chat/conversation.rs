@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use moeflux::Result;
 
 use crate::commands::chat::file;
-use crate::commands::chat::talk::Transcript;
+use crate::commands::chat::transcript::Transcript;
 
 /// The conversation of a chat.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use moeflux_chat::{AnswerPart, Call};
 use serde_json::{Value, json};
 
 use crate::commands::chat::markdown::Markdown;
-use crate::output::harmless::Sanitizer;
+use crate::output::sanitizer::Sanitizer;
 use crate::output::screen::Screen;
 use crate::output::screen::style::{Span, Style};
 

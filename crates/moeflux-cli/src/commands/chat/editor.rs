@@ -20,7 +20,7 @@ use rustyline::{
 };
 
 use crate::commands::chat::commands::{Argument, COMMANDS};
-use crate::output::harmless::sanitized;
+use crate::output::sanitizer::sanitized;
 use crate::system::cache;
 
 /// Enclose a message of several lines.

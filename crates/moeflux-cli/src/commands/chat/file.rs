@@ -10,8 +10,8 @@ use moeflux_chat::{Assistant, Call, Conversation, Tool, ToolKind, Turn};
 use moeflux_wire::{Prompt, chat};
 use serde_json::{Map, Value, json};
 
-use crate::commands::chat::talk::Transcript;
-use crate::options::asked;
+use crate::commands::chat::transcript::Transcript;
+use crate::options::prompt;
 use crate::system::out_file::OutFile;
 
 /// Parses a typed path as shells do: in quotes, with backslashes before blanks (except where
@@ -58,13 +58,13 @@ pub(crate) fn save(transcript: &Transcript, path: &Path, own: Option<&Path>) -> 
 
 /// Reads a conversation.
 pub(crate) fn load(path: &Path) -> Result<Conversation> {
-    parse(asked::read_messages(path)?, path)
+    parse(prompt::read_messages(path)?, path)
 }
 
 /// Reads tools.
 pub(crate) fn tools(path: &Path) -> Result<Vec<Tool>> {
     let mut body = Map::new();
-    body.insert("tools".to_owned(), asked::read_tools(path)?);
+    body.insert("tools".to_owned(), prompt::read_tools(path)?);
     // The parser requires a conversation with something to answer.
     body.insert("messages".to_owned(), json!([{"role": "user", "content": ""}]));
     Ok(parse(body, path)?.tools)

@@ -1,29 +1,29 @@
 //! `moeflux chat`: a conversation in the terminal.
 //!
 //! * `inline` and `markdown` turn text into styled text for the screen. Neither depends on a model.
-//! * `typed` holds text typed during an answer, `keys` and `terminal` wrap the device, `wishes`
-//!   handles signals, `editor` is the prompt.
-//! * `commands` is the table of commands, `talk` the turns so far, `file` the files of both.
+//! * `type_ahead` holds text typed during an answer, `keys` and `terminal` wrap the device,
+//!   `signals` handles signals, `editor` is the prompt.
+//! * `commands` is the table of commands, `transcript` the turns so far, `file` the files of both.
 //! * `session` is the whole chat. It owns a `console`, a `conversation`, the `next_input` and the
-//!   model (`opened`). `asking` runs one answer, `display` shows it, `status` has its statistics.
+//!   `model`. `answer` runs one answer, `display` shows it, `stats` has its statistics.
 
 mod inline;
 mod markdown;
-mod typed;
+mod type_ahead;
 mod keys;
 mod terminal;
-mod wishes;
+mod signals;
 mod commands;
-mod talk;
+mod transcript;
 mod file;
 mod editor;
 mod console;
 mod conversation;
 mod next_input;
-mod opened;
+mod model;
 mod display;
-mod status;
-mod asking;
+mod stats;
+mod answer;
 mod session;
 
 use std::num::NonZeroUsize;
@@ -32,10 +32,10 @@ use std::path::PathBuf;
 use clap::Args;
 use moeflux::StopStrings;
 
-use crate::commands::chat::asking::AnswerSettings;
+use crate::commands::chat::answer::AnswerSettings;
 use crate::commands::chat::console::ChatConsole;
 use crate::commands::chat::editor::{Editor, PromptTarget};
-use crate::commands::chat::opened::ModelSlot;
+use crate::commands::chat::model::ModelSlot;
 use crate::commands::chat::session::TerminalChat;
 use crate::commands::chat::terminal::Terminal;
 use crate::failure::{CommandFailure, CommandResult};

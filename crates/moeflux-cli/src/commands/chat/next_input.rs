@@ -5,7 +5,7 @@
 //! other text waits: that one stays in the history. Independent of models and terminals.
 
 use crate::commands::chat::editor::InputLine;
-use crate::commands::chat::typed::TypeAhead;
+use crate::commands::chat::type_ahead::TypeAhead;
 
 /// The start of the next input.
 #[derive(Debug, Default)]

@@ -9,18 +9,18 @@ use moeflux::{Error, Finish};
 use moeflux_chat::AnswerPart;
 use moeflux_io::OneLine;
 
-use crate::commands::chat::asking::{AnswerEnd, AnswerRun, AnswerSettings, Reply};
+use crate::commands::chat::answer::{AnswerEnd, AnswerRun, AnswerSettings, Reply};
 use crate::commands::chat::commands::{self, Action, ChatCommand, ChatInput};
 use crate::commands::chat::console::{ChatConsole, PROMPT};
 use crate::commands::chat::conversation::ChatConversation;
 use crate::commands::chat::display::AnswerDisplay;
 use crate::commands::chat::editor::InputLine;
 use crate::commands::chat::file;
+use crate::commands::chat::model::{ChatModel, ModelSlot};
 use crate::commands::chat::next_input::NextInput;
-use crate::commands::chat::opened::{ChatModel, ModelSlot};
-use crate::commands::chat::status::AnswerStats;
+use crate::commands::chat::stats::AnswerStats;
 use crate::failure::{CommandFailure, CommandResult};
-use crate::output::harmless::sanitized;
+use crate::output::sanitizer::sanitized;
 use crate::output::screen::cut;
 use crate::output::screen::style::Style;
 

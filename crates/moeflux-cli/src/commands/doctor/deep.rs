@@ -19,7 +19,7 @@ use moeflux_io::ReadFile;
 use serde_json::{Value, json};
 use twox_hash::XxHash3_64;
 
-use super::sums::{ChecksumFile, name_of};
+use super::checksum_file::{ChecksumFile, name_of};
 use crate::output::progress::Bar;
 use crate::system::interrupt::Interrupt;
 

@@ -7,15 +7,15 @@
 //! failure.
 
 pub(crate) mod exchanges;
-mod sums;
+mod checksum_file;
 mod deep;
-mod busy;
+mod load_monitor;
 mod gpu;
 mod kernels;
 mod memory;
 mod products;
 mod trial;
-mod survey;
+mod drive;
 mod system;
 mod report;
 mod text;
@@ -32,7 +32,7 @@ use moeflux_gpu::adapter::{AdapterFacts, AdapterKind, adapters, choose};
 use crate::commands::plan::CONTEXT_DEFAULT;
 use crate::commands::plan::machine::{MachineOverrides, PlanMachine};
 use crate::commands::plan::report::{PlanQuery, PlannedModel};
-use crate::commands::plan::routes::RoutingSource;
+use crate::commands::plan::routing::RoutingSource;
 use crate::failure::CommandResult;
 use crate::model;
 use crate::model::hub;
@@ -43,12 +43,12 @@ use crate::output::quiet::without_noise;
 use crate::system::cache;
 use crate::system::interrupt::Interrupt;
 use crate::system::machine;
-use crate::system::measured::Measurements;
-use crate::system::place::{self, Volume};
-use busy::{LoadMonitor, OtherLoad};
+use crate::system::measurements::Measurements;
+use crate::system::volume::{self, Volume};
 use deep::deep_check;
+use drive::{CandidateFiles, drive_rates};
+use load_monitor::{LoadMonitor, OtherLoad};
 use report::{DoctorReport, KeptFigures, ModelHere, Trials};
-use survey::{CandidateFiles, drive_rates};
 use system::System;
 
 /// What small random models are run on.
@@ -232,9 +232,9 @@ fn remember(report: &DoctorReport) -> Measurements {
         measured.set_memory(rate);
     }
     let best =
-        report.drive_rates.as_ref().ok().and_then(|it| it.best()).map(survey::AccessMethod::rate);
+        report.drive_rates.as_ref().ok().and_then(|it| it.best()).map(drive::AccessMethod::rate);
     if let Some(rate) = best.filter(|rate| *rate > 0.0) {
-        measured.set_drive(&place::key(&report.dir), rate);
+        measured.set_drive(&volume::key(&report.dir), rate);
     }
     if let Some(Ok(profile)) = &report.trials.cpu {
         measured.set_cpu(report.system.kernels, profile);
@@ -307,7 +307,7 @@ fn model_here(
         let planned = PlannedModel::new(String::new(), blueprint, None);
         let context = planned.needs.context_max.min(CONTEXT_DEFAULT as u64);
         let machine =
-            PlanMachine::here(&MachineOverrides::default(), measured, Some(&place::key(dir)));
+            PlanMachine::here(&MachineOverrides::default(), measured, Some(&volume::key(dir)));
         let query = PlanQuery {
             planned: &planned,
             machine: &machine,

@@ -10,16 +10,16 @@ use moeflux_io::Caching;
 use serde_json::{Value, json};
 
 use super::deep::DeepReport;
+use super::drive::{AccessMethod, DEPTH_ENOUGH, DEPTHS, DriveRates};
 use super::exchanges::Exchanges;
 use super::gpu;
-use super::survey::{AccessMethod, DEPTH_ENOUGH, DEPTHS, DriveRates};
 use super::system::{LockLimit, System};
 use crate::commands::plan::advice::first_tokens;
 use crate::commands::plan::forecast::{ExpertLocations, Forecast};
 use crate::commands::plan::report::forecast_json;
-use crate::system::measured::MeasuredCard;
-use crate::system::pace::ComputeProfile;
-use crate::system::place::Volume;
+use crate::system::compute_profile::ComputeProfile;
+use crate::system::measurements::MeasuredCard;
+use crate::system::volume::Volume;
 
 /// Below this rate, every miss is slow.
 const SLOW_BYTES_PER_S: f64 = 1e9;
@@ -319,9 +319,9 @@ fn drive_verdict(drive_rates: &DriveRates) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::doctor::survey::ProbedFiles;
+    use crate::commands::doctor::drive::ProbedFiles;
     use crate::commands::doctor::system::HugePages;
-    use crate::system::place::BlockDevice;
+    use crate::system::volume::BlockDevice;
     use moeflux_io::Mount;
 
     fn drive_rates(direct: Option<f64>, cached: f64) -> DriveRates {

@@ -5,15 +5,15 @@
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
 
+use super::drive::{AccessMethod, DEPTHS, DriveRates, ProbedFiles};
 use super::gpu;
 use super::report::DoctorReport;
-use super::survey::{AccessMethod, DEPTHS, DriveRates, ProbedFiles};
 use super::system::{LockLimit, System};
 use crate::output::fold::point;
 use crate::output::page::Labels;
 use crate::output::size::binary;
-use crate::system::measured::MeasuredDevice;
-use crate::system::pace::ComputeProfile;
+use crate::system::compute_profile::ComputeProfile;
+use crate::system::measurements::MeasuredDevice;
 
 /// Width of the labels in every section.
 const LABELS: Labels = Labels(14);

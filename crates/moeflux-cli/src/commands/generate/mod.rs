@@ -1,6 +1,6 @@
 //! `moeflux generate`: reads a prompt, streams the generated text.
 
-mod shown;
+mod answer_text;
 
 use std::io::{Stdout, stdout};
 use std::num::NonZeroUsize;
@@ -16,16 +16,16 @@ use moeflux_chat::{Answer, AnswerPart, Chat, PreparedPrompt};
 use moeflux_io::OneLine;
 use serde_json::{Value, json};
 
-use crate::commands::generate::shown::{AnswerFormatter, OutputPart, PrintedCall};
+use crate::commands::generate::answer_text::{AnswerFormatter, OutputPart, PrintedCall};
 use crate::failure::{CommandFailure, CommandResult};
 use crate::model;
 use crate::options::args::ModelArgs;
-use crate::options::asked::{ConversationRequest, PromptArgs};
+use crate::options::prompt::{ConversationRequest, PromptArgs};
 use crate::options::ranges;
 use crate::options::sampling::SamplingArgs;
-use crate::output::harmless::Sanitizer;
 use crate::output::print;
 use crate::output::progress::{Bar, tokens_done};
+use crate::output::sanitizer::Sanitizer;
 use crate::output::screen::code::CodeLines;
 use crate::output::screen::style::{Span, Style};
 use crate::output::screen::{Screen, device};

@@ -8,8 +8,8 @@ use moeflux::provider::spec::{ContextLimit, QuantParams};
 use moeflux::provider::weights::SyntheticKind;
 
 use super::forecast::{AnswerForecast, Bottleneck, ExpertLocations, Forecast};
-use super::gives::{Resources, Uncertain};
 use super::report::PlanReport;
+use super::resources::{Resources, Uncertain};
 use crate::output::size::binary;
 
 /// The usual quantisation of `moeflux pack`.

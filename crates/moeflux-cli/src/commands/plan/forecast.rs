@@ -9,8 +9,8 @@ use moeflux::Error;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::{MemoryLayout, Placement, SlotLender, n_experts_of_chunk};
 
-use super::gives::{RangeEnd, Resources};
-use super::routes::RoutingSource;
+use super::resources::{RangeEnd, Resources};
+use super::routing::RoutingSource;
 use crate::model::needs::{Needs, ProductCosts, SparseLayer, float};
 
 /// The lengths of forecast prompts, as far as the context allows.

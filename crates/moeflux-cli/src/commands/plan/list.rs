@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::advice::{PACKED, range};
 use super::machine::PlanMachine;
 use super::report::{PlanQuery, PlanReport, PlannedModel, forecast_json};
-use super::routes::RoutingSource;
+use super::routing::RoutingSource;
 use crate::failure::CommandResult;
 use crate::model::bare_config::BareConfig;
 use crate::model::known::{KNOWN, KnownModel};

@@ -10,13 +10,13 @@ use moeflux::{Budget, ByteCount};
 use moeflux_gpu::adapter::room_of_card;
 
 use super::cards::{KnownCard, usual_bytes_per_s};
-use super::gives::{ASSUMED, CardResources, MEASURED, Resources, Uncertain};
+use super::resources::{ASSUMED, CardResources, MEASURED, Resources, Uncertain};
 use crate::model::needs::float;
 use crate::output::size::binary;
+use crate::system::compute_profile::ComputeProfile;
 use crate::system::machine;
-use crate::system::measured::{MeasuredCard, MeasuredRate, Measurements};
+use crate::system::measurements::{MeasuredCard, MeasuredRate, Measurements};
 use crate::system::network::Cluster;
-use crate::system::pace::ComputeProfile;
 
 /// The rate of an unknown drive: that of a usual laptop.
 const DRIVE_GBPS: f64 = 3.0;

@@ -4,8 +4,8 @@
 //! well under a tenth of a second; every assumed figure is marked as such.
 
 pub(crate) mod cards;
-pub(crate) mod gives;
-pub(crate) mod routes;
+pub(crate) mod resources;
+pub(crate) mod routing;
 pub(crate) mod forecast;
 pub(crate) mod machine;
 pub(crate) mod report;
@@ -30,14 +30,14 @@ use crate::model::known::{self, KnownModel};
 use crate::options::ranges;
 use crate::output::fold::point;
 use crate::output::size;
-use crate::system::measured::Measurements;
+use crate::system::measurements::Measurements;
 use crate::system::network::{Cluster, Network};
-use crate::system::place;
+use crate::system::volume;
 use cards::KnownCard;
 use list::PlanList;
 use machine::{MachineOverrides, PlanCard, PlanMachine};
 use report::{PlanQuery, PlanReport, PlannedModel, check_known};
-use routes::RoutingSource;
+use routing::RoutingSource;
 
 /// Default tokens of a session, as in `generate`.
 pub(crate) const CONTEXT_DEFAULT: usize = 4096;
@@ -149,7 +149,7 @@ pub(crate) fn run(args: &PlanArgs) -> CommandResult<String> {
     let path = known::located(path)?;
     let planned = open(&path, args)?;
     let context = model::context_within(&planned.blueprint.spec, args.context, CONTEXT_DEFAULT)?;
-    let drive_key = planned.kind.is_none().then(|| place::key(&path));
+    let drive_key = planned.kind.is_none().then(|| volume::key(&path));
     let machine = PlanMachine::here(&args.overrides(), &Measurements::load(), drive_key.as_deref());
     check_known(&machine)?;
     if let Some(card) = machine.card.as_ref().filter(|card| card.is_requested) {

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::forecast::{
     AnswerForecast, ExpertLocations, Forecast, ForecastInput, PromptForecast, Speed,
 };
-use super::gives::Resources;
 use super::machine::{Figure, PlanMachine};
-use super::routes::RoutingSource;
+use super::resources::Resources;
+use super::routing::RoutingSource;
 use crate::failure::{CommandFailure, CommandResult};
 use crate::model::needs::{KV_KIND, Needs, float};
 use crate::system::network::Cluster;

@@ -10,11 +10,11 @@ use moeflux_testing::temp_dir::TempDir;
 use serde_json::Value;
 
 use super::forecast::{Bottleneck, ForecastInput, together};
-use super::gives::{MEASURED, RangeEnd, Resources, Uncertain};
+use super::resources::{MEASURED, RangeEnd, Resources, Uncertain};
 use super::*;
 use crate::model::known::KNOWN;
 use crate::model::needs::{Needs, ProductCosts, float};
-use crate::system::pace::ComputeProfile;
+use crate::system::compute_profile::ComputeProfile;
 
 /// Returns the bytes of `n` weights in 4 bits and groups of 64: half a byte each, and a scale and a
 /// bias of two bytes for each 64.

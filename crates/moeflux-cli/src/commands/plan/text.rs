@@ -9,7 +9,7 @@ use super::advice::{advice, range};
 use super::forecast::{AnswerForecast, ExpertLocations, PromptForecast};
 use super::machine::{Figure, PlanMachine};
 use super::report::PlanReport;
-use super::routes::RoutingSource;
+use super::routing::RoutingSource;
 use crate::output::fold::{folded, point};
 use crate::output::page::Labels;
 use crate::output::size::binary;

@@ -3,7 +3,7 @@
 //! **Invariant:** the model's kind and size, and whether it fits, are printed before the first byte
 //! of weights is fetched; after Ctrl-C, the same command resumes the download.
 
-mod shown;
+mod progress;
 mod offer;
 
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ use crate::output::size;
 use crate::system::disk;
 use crate::system::interrupt::Interrupt;
 use offer::Offer;
-use shown::DownloadProgress;
+use progress::DownloadProgress;
 
 /// Upper bound on the files printed of a list.
 const N_LISTED_MAX: usize = 12;

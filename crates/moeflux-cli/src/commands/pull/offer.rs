@@ -5,11 +5,11 @@ use moeflux_hub::{Hub, Presence, Remote};
 use moeflux_io::{OneLine, free_disk_bytes};
 
 use crate::commands::plan;
-use crate::commands::pull::shown::DownloadProgress;
+use crate::commands::pull::progress::DownloadProgress;
 use crate::failure::CommandResult;
 use crate::model::hub::described;
 use crate::output::fold::folded;
-use crate::system::place;
+use crate::system::volume;
 
 /// Digits that distinguish a commit from others.
 const N_COMMIT_DIGITS: usize = 12;
@@ -39,7 +39,7 @@ impl Offer {
             Some(Err(error)) => Err(format!("moeflux cannot run it: {error}")),
         };
         let existing = root.ancestors().find(|it| it.exists());
-        let drive = existing.map(place::key);
+        let drive = existing.map(volume::key);
         Ok(Self {
             presence,
             model,

@@ -6,7 +6,7 @@
 use half::f16;
 use moeflux::provider::kernels::{BlockKind, Matrix, MatrixKind, MatrixLayout, decode_row};
 
-use crate::stream::RandomStream;
+use crate::random::RandomStream;
 
 /// Relative spread of a matrix's scales around their mean: real scales vary, too.
 pub(super) const SCALE_SPREAD: f32 = 0.25;

@@ -11,7 +11,7 @@ use moeflux::provider::spec::{FfnSpec, MixerSpec, ModelSpec, RouterSpec};
 use moeflux::provider::weights::{SyntheticRole, SyntheticTensor, block_kind};
 
 use super::blocks::{BlockGenerator, SCALE_SPREAD};
-use crate::stream::RandomStream;
+use crate::random::RandomStream;
 
 /// The distribution of a tensor's values.
 #[derive(Clone, Copy, Debug, PartialEq)]

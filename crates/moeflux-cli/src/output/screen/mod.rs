@@ -18,8 +18,8 @@ use std::io::{ErrorKind, Write};
 use moeflux::{Error, Result};
 use unicode_width::UnicodeWidthChar as _;
 
-use crate::output::harmless::sanitized;
 use crate::output::print::ReaderState;
+use crate::output::sanitizer::sanitized;
 use crate::output::screen::style::{Span, Style};
 use crate::output::screen::wrap::Word;
 

@@ -20,9 +20,9 @@ use super::{PromptRates, check_free, prompt_rates};
 use crate::model::needs::{Needs, float};
 use crate::output::progress::Bar;
 use crate::system::cache;
+use crate::system::compute_profile::ComputeProfile;
 use crate::system::interrupt::Interrupt;
-use crate::system::measured::{MeasuredCard, MeasuredDevice};
-use crate::system::pace::ComputeProfile;
+use crate::system::measurements::{MeasuredCard, MeasuredDevice};
 
 /// Upper bound on the time in which an idle GPU reaches full speed, with kernels compiled and
 /// clocks raised.

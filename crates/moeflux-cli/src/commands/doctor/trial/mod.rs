@@ -26,8 +26,8 @@ use self::run::TrialRun;
 use super::products::float_rates;
 use crate::model::needs::{Needs, float};
 use crate::output::progress::Bar;
+use crate::system::compute_profile::ComputeProfile;
 use crate::system::interrupt::Interrupt;
-use crate::system::pace::ComputeProfile;
 
 /// With less free memory, no meaningful trial model fits.
 const FREE_BYTES_MIN: u64 = 2 << 30;

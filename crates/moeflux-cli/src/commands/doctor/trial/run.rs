@@ -10,8 +10,8 @@ use moeflux::{Engine, Result, Session, TokenId};
 
 use super::model::CONTEXT;
 use crate::model::needs::float;
+use crate::random::RandomStream;
 use crate::stats::median;
-use crate::stream::RandomStream;
 use crate::system::clock;
 use crate::system::interrupt::Interrupt;
 

@@ -14,12 +14,12 @@ use moeflux_schedule::{Event, Job, Masks, Progress, Refusal, Sink, Ticket};
 
 use crate::commands::chat::console::ChatConsole;
 use crate::commands::chat::display::AnswerDisplay;
-use crate::commands::chat::opened::ChatModel;
-use crate::commands::chat::status::AnswerStats;
-use crate::commands::chat::talk::Transcript;
+use crate::commands::chat::model::ChatModel;
+use crate::commands::chat::signals::ChatActivity;
+use crate::commands::chat::stats::AnswerStats;
 use crate::commands::chat::terminal::{ChatEvent, TerminalWaker};
-use crate::commands::chat::typed::TypeAhead;
-use crate::commands::chat::wishes::ChatActivity;
+use crate::commands::chat::transcript::Transcript;
+use crate::commands::chat::type_ahead::TypeAhead;
 use crate::failure::{CommandFailure, CommandResult};
 use crate::options::sampling::SamplingArgs;
 use crate::output::progress::Bar;

@@ -13,9 +13,9 @@ use serde_json::{Map, Value, json};
 
 use crate::system::cache;
 use crate::system::clock;
+use crate::system::compute_profile::ComputeProfile;
 use crate::system::machine::Machine;
 use crate::system::out_file::OutFile;
-use crate::system::pace::ComputeProfile;
 
 /// A later format uses another name.
 const FILE_NAME: &str = "measured-1.json";

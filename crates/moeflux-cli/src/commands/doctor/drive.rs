@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use crate::output::print;
 use crate::output::progress::Bar;
+use crate::random::RandomStream;
 use crate::stats::median;
-use crate::stream::RandomStream;
 use crate::system::interrupt::Interrupt;
 
 /// Reads in flight, one column each.

@@ -13,8 +13,8 @@ use moeflux::provider::config::{
 use moeflux::provider::text::tokenizer_bytes;
 use moeflux::{Arithmetic, Budget, Error, Result};
 
+use crate::system::compute_profile::ComputeProfile;
 use crate::system::network::Cluster;
-use crate::system::pace::ComputeProfile;
 
 /// The bounds of the error of a rate, as factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
