@@ -2,69 +2,24 @@
 //!
 //! Exit status: 0 success, 1 failure, 2 wrong usage, 130 ended by Ctrl-C. Results go to stdout,
 //! everything else to stderr.
+//!
+//! ```text
+//! failure.rs  how commands fail            model/     names, configs, caches; opens models
+//! random.rs   random numbers by index      ranks/     several processes with one model
+//! output/     prints, draws the screen     stats/     times and memory of answers
+//! system/     clock, files, signals        commands/  one file or folder per command
+//! options/    shared options
+//! ```
 
-mod clock;
 mod failure;
-mod size;
-mod fold;
-mod page;
-mod print;
-mod harmless;
-mod screen;
-mod tips;
-mod quiet;
-mod ask;
-mod progress;
-mod interrupt;
-mod signals;
-mod in_file;
-mod out_file;
-mod logprobs;
-mod cache;
-mod environment;
-mod hub;
-mod stream;
-mod network;
-mod ranges;
-mod args;
-mod machine;
-mod pace;
-mod measured;
-mod needs;
-mod gpu_check;
-mod device;
+mod random;
+mod output;
+mod system;
+mod options;
 mod model;
 mod ranks;
-mod streaming;
-mod tiers;
 mod stats;
-mod disk;
-mod place;
-mod bare_config;
-mod known;
-mod fetch;
-mod sampling;
-mod shown;
-mod asked;
-mod windows;
-
-mod serve;
-mod generate;
-mod chat;
-mod logits;
-mod eval;
-mod bench;
-mod replay;
-mod inspect;
-mod synth;
-mod plan;
-mod doctor;
-mod pack;
-mod verify;
-mod pull;
-mod list;
-mod rm;
-mod completions;
+mod commands;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -72,9 +27,17 @@ use std::process::ExitCode;
 use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use moeflux::provider::ranks::RankGroup;
 
-use crate::args::{ModelArgs, RankArgs};
+use crate::commands::{
+    bench, chat, completions, doctor, eval, generate, inspect, list, logits, pack, plan, pull,
+    replay, rm, serve, synth, verify,
+};
 use crate::failure::{CommandFailure, CommandResult};
-use crate::interrupt::Interrupt;
+use crate::model::fetch;
+use crate::options::args::{ModelArgs, RankArgs};
+use crate::options::{environment, tips};
+use crate::output::print;
+use crate::system::interrupt::Interrupt;
+use crate::system::signals;
 
 /// Runs Mixture-of-Experts language models, including those larger than memory
 #[derive(Debug, Parser)]

@@ -1,8 +1,8 @@
 //! Prints what an empty section costs in nanoseconds, with workers that spin and that are parked.
 //!
 //! `cargo run --release -p moeflux-threads --example handover -- [THREADS]`. "any" is a section
-//! whose tasks go to whoever is first, often all to the caller; in "meet" each thread has to have
-//! one task: the way there and back.
+//! whose tasks go to the first thread that is free, often all to the caller; in "meet" each thread
+//! has to have one task: the way there and back.
 #![expect(clippy::disallowed_methods, reason = "measuring time is the purpose")]
 #![expect(clippy::print_stdout, reason = "printing is the purpose")]
 

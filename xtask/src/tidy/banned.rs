@@ -52,7 +52,7 @@ const COMPUTED: [&str; 2] = ["crates/moeflux/src/", "crates/moeflux-kernels/src/
 const NOT_COMPUTED: [&str; 3] = ["/backend/reference/", "/tests/", "/tests.rs"];
 
 /// Files that may use a name.
-const HOMES: [(&str, &str); 1] = [("SystemTime::now", "crates/moeflux-cli/src/clock.rs")];
+const HOMES: [(&str, &str); 1] = [("SystemTime::now", "crates/moeflux-cli/src/system/clock.rs")];
 
 /// Finds code with such names.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
@@ -134,6 +134,6 @@ mod tests {
         check_path("crates/moeflux-kernels/src/lanes/gates.rs", 1);
         check_path("crates/moeflux/src/backend/reference/router.rs", 0);
         check_path("crates/moeflux/src/sample/tests.rs", 0);
-        check_path("crates/moeflux-cli/src/eval.rs", 0);
+        check_path("crates/moeflux-cli/src/commands/eval/mod.rs", 0);
     }
 }

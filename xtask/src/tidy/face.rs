@@ -7,17 +7,16 @@ use crate::tidy::lex;
 use crate::tidy::tree::{SourceFile, Tree};
 
 /// Paths that must not name `moeflux::provider`.
-const USERS: [&str; 11] = [
+const USERS: [&str; 10] = [
     "crates/moeflux-chat/src/",
     "crates/moeflux-schedule/src/",
     "crates/moeflux-server/src/",
     "crates/moeflux-wire/src/",
-    "crates/moeflux-cli/src/asked.rs",
-    "crates/moeflux-cli/src/chat/",
-    "crates/moeflux-cli/src/generate.rs",
-    "crates/moeflux-cli/src/sampling.rs",
-    "crates/moeflux-cli/src/serve/",
-    "crates/moeflux-cli/src/shown.rs",
+    "crates/moeflux-cli/src/commands/chat/",
+    "crates/moeflux-cli/src/commands/generate/",
+    "crates/moeflux-cli/src/commands/serve/",
+    "crates/moeflux-cli/src/options/prompt.rs",
+    "crates/moeflux-cli/src/options/sampling.rs",
     "crates/moeflux/examples/",
 ];
 
@@ -56,7 +55,7 @@ mod tests {
     fn users_of_the_engine_name_no_unstable_path() {
         let code = "use moeflux::provider::io::Clock;\n";
         assert_eq!(n_findings("crates/moeflux-chat/src/chat.rs", code), 1);
-        assert_eq!(n_findings("crates/moeflux-cli/src/plan/mod.rs", code), 0);
+        assert_eq!(n_findings("crates/moeflux-cli/src/commands/plan/mod.rs", code), 0);
         assert_eq!(n_findings("crates/moeflux-chat/src/format/tests.rs", code), 0);
         let behind = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n    {code}}}\n");
         assert_eq!(n_findings("crates/moeflux-chat/src/chat.rs", &behind), 0);

@@ -10,9 +10,9 @@ const OPENS: [&str; 3] = ["File::open(", "fs::read(", "fs::read_to_string("];
 
 /// Files that open fixed paths or directories, or that cannot use `moeflux-io`.
 const HOMES: [&str; 11] = [
-    "crates/moeflux-cli/src/doctor/system.rs",
-    "crates/moeflux-cli/src/machine.rs",
-    "crates/moeflux-cli/src/place.rs",
+    "crates/moeflux-cli/src/commands/doctor/system.rs",
+    "crates/moeflux-cli/src/system/machine.rs",
+    "crates/moeflux-cli/src/system/volume.rs",
     // Checks the kind of file first; depends on no other crate.
     "crates/moeflux-demo/src/lib.rs",
     "crates/moeflux-io/src/system/control_group.rs",

@@ -8,8 +8,8 @@ use std::time::Duration;
 use moeflux::Result;
 use moeflux::provider::ranks::{RankTopology, Ranks};
 
-use crate::clock;
-use crate::network::Delay;
+use crate::system::clock;
+use crate::system::network::Delay;
 
 /// Bytes in front of a message: the time at which it was sent.
 const STAMP_BYTES: usize = 8;

@@ -24,12 +24,12 @@ use moeflux::{Error, Result};
 use moeflux_mpi::Known;
 use moeflux_mpi::{Launcher, launcher};
 
-use crate::args::{ModelArgs, RankArgs};
-use crate::cache::variable;
 use crate::failure::{CommandFailure, CommandResult};
-use crate::interrupt::Interrupt;
 use crate::model;
-use crate::print;
+use crate::options::args::{ModelArgs, RankArgs};
+use crate::output::print;
+use crate::system::cache::variable;
+use crate::system::interrupt::Interrupt;
 use delayed::DelayedRanks;
 
 #[cfg(unix)]

@@ -23,8 +23,8 @@ pub(crate) struct PeakLoop {
     /// As the kernels' table is named.
     pub(crate) isa: &'static str,
     pub(crate) operands: Operands,
-    /// Runs so many rounds and answers how many operations they were; only for CPUs that have the
-    /// instruction set.
+    /// Runs a number of rounds and returns how many operations they were; only for CPUs that have
+    /// the instruction set.
     pub(crate) run: unsafe fn(usize) -> usize,
 }
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 /// How long and on how much memory is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
-    /// Each measurement takes at least so long, the warm-up not counted.
+    /// The least time of each measurement, without the warm-up.
     pub(crate) time: Duration,
-    /// And so many calls.
+    /// The least number of calls of each measurement.
     pub(crate) n_calls_min: usize,
     /// More than any cache has.
     pub(crate) pool_bytes: usize,

@@ -59,12 +59,12 @@ pub struct BackendUnderTest {
     pub has_tables: bool,
     /// Which cases it is asked to run.
     pub covers: fn(&CaseMaker) -> bool,
-    /// Of so many cases one is also run in other steps, saved, restored and reset: a case takes
-    /// seconds on a driver that computes in software.
+    /// One of this number of cases is also run in other steps, saved, restored and reset: a case
+    /// takes seconds on a driver that computes in software.
     pub steps_of_one_in: u64,
 }
 
-/// Makes a backend: for a workspace and so many rows, by these kernels if it takes any.
+/// Makes a backend for a workspace and a number of rows, with these kernels if it takes any.
 pub type MakeBackend =
     fn(Arc<Weights>, (&Workspace, usize), &'static KernelTable) -> Result<Box<dyn Backend>>;
 

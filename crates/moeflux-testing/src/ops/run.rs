@@ -180,7 +180,7 @@ impl<'a> CaseRun<'a> {
         }
     }
 
-    /// Whether the states behind so many tokens of a session are compared.
+    /// Returns whether the states after the first `n_tokens` tokens of a session are compared.
     fn is_kept(&self, n_tokens: usize) -> bool {
         let is_recurrent = self.case.state.layers.iter().any(LayerState::is_recurrent);
         is_recurrent && n_tokens.is_multiple_of(5)

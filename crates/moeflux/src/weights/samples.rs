@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_large_model_is_looked_at_in_a_bounded_number_of_places() {
-        let manifest = synthetic("crates/moeflux-cli/src/known/qwen3-235b-a22b.json");
+        let manifest = synthetic("crates/moeflux-cli/src/model/known/qwen3-235b-a22b.json");
         let of_experts = experts(&manifest);
         assert_eq!(of_experts.len() as u64, N_EXPERT_BLOCKS);
         assert!(of_experts.iter().all(|it| it.len_bytes <= BLOCK_BYTES));

@@ -1,0 +1,177 @@
+//! The models that are known by name on one machine, one line each.
+//!
+//! **Invariant:** arithmetic on configs embedded in the program; reads no file.
+
+use moeflux::provider::weights::SyntheticKind;
+use moeflux::{ByteCount, Error};
+use serde_json::{Value, json};
+
+use super::advice::{PACKED, range};
+use super::machine::PlanMachine;
+use super::report::{PlanQuery, PlanReport, PlannedModel, forecast_json};
+use super::routing::RoutingSource;
+use crate::failure::CommandResult;
+use crate::model::bare_config::BareConfig;
+use crate::model::known::{KNOWN, KnownModel};
+use crate::model::needs::float;
+
+/// The length of the prompt shown, one of those in a forecast.
+const PROMPT_TOKENS: u64 = 512;
+
+/// A line of the list.
+#[derive(Debug)]
+struct PlanRow {
+    name: &'static str,
+    size: &'static str,
+    stored: String,
+    weights_bytes: u64,
+    expected: RowForecast,
+}
+
+#[derive(Debug)]
+enum RowForecast {
+    /// It needs this much memory.
+    TooLarge {
+        least_bytes: u64,
+        of: &'static str,
+    },
+    Runs {
+        share: f64,
+        answer: (f64, f64),
+        prompt: (f64, f64),
+        bound: &'static str,
+        json: Value,
+    },
+}
+
+/// The plans of all known models on this machine.
+#[derive(Debug)]
+pub(super) struct PlanList {
+    rows: Vec<PlanRow>,
+}
+
+impl PlanList {
+    /// Plans the models as usually downloaded: FP8 where published so, and 4 bits; or with the
+    /// requested bits.
+    pub(super) fn new(
+        machine: &PlanMachine,
+        context: u64,
+        (bits, group): (Option<u8>, Option<u8>),
+    ) -> CommandResult<Self> {
+        let mut rows = Vec::new();
+        for known in &KNOWN {
+            let config = known.config()?;
+            let mut kinds = vec![config.kind(bits, group)?];
+            // Models trained in 4 bits are not quantised again.
+            if bits.is_none() && group.is_none() && kinds == [SyntheticKind::Fp8] {
+                kinds.push(PACKED);
+            }
+            for kind in kinds {
+                rows.push(row(known, planned(known, &config, kind)?, machine, context)?);
+            }
+        }
+        Ok(Self { rows })
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let row = |row: &PlanRow| {
+            let (least_bytes, forecast) = match &row.expected {
+                RowForecast::TooLarge { least_bytes, .. } => (Some(least_bytes), None),
+                RowForecast::Runs { json, .. } => (None, Some(json)),
+            };
+            json!({
+                "model": row.name,
+                "stored": row.stored,
+                "weights_bytes": row.weights_bytes,
+                "least_bytes": least_bytes,
+                "forecast": forecast,
+            })
+        };
+        json!({"models": self.rows.iter().map(row).collect::<Vec<_>>()})
+    }
+
+    /// Returns the lines of a table.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let mut lines = vec![format!(
+            "{:<24}{:<6} {:>7}{:>7} {:>13} {:>12}  bound",
+            "model", "stored", "weights", "fits", "answer", "prompt"
+        )];
+        lines.extend(self.rows.iter().map(PlanRow::line));
+        lines
+    }
+}
+
+impl PlanRow {
+    fn line(&self) -> String {
+        let name = match self.name.contains(self.size) {
+            true => self.name.to_owned(),
+            false => format!("{} ({})", self.name, self.size),
+        };
+        let weights = format!("{:.0} GB", float(self.weights_bytes) / 1e9);
+        let begun = format!("{name:<24}{:<6} {weights:>7}", self.stored);
+        match &self.expected {
+            RowForecast::TooLarge { least_bytes, of } => {
+                format!("{begun}   needs at least {} of {of}", ByteCount(*least_bytes).rounded())
+            }
+            RowForecast::Runs { share, answer, prompt, bound, .. } => {
+                let share = format!("{:.0} %", 100.0 * share);
+                let [answer, prompt] = [answer, prompt].map(|(low, high)| range(*low, *high));
+                format!("{begun}{share:>7} {answer:>13} {prompt:>12}  {bound}")
+            }
+        }
+    }
+}
+
+fn planned(
+    known: &KnownModel,
+    config: &BareConfig,
+    kind: SyntheticKind,
+) -> CommandResult<PlannedModel> {
+    Ok(PlannedModel::new(known.name.to_owned(), config.blueprint(kind)?, Some(kind)))
+}
+
+fn row(
+    known: &KnownModel,
+    planned: PlannedModel,
+    machine: &PlanMachine,
+    context: u64,
+) -> CommandResult<PlanRow> {
+    let planned = &planned.divided(machine.cluster.as_ref())?;
+    let context = context.min(planned.needs.context_max);
+    let query = PlanQuery { planned, machine, context, routes: &RoutingSource::Unknown };
+    let requested = machine.card.as_ref().filter(|card| card.is_requested);
+    let lacks = requested.is_some_and(|it| {
+        planned.needs.check_gpu_memory(it.resources.room_bytes, &it.allowed_by()).is_err()
+    });
+    let expected = match query.report() {
+        _ if lacks => {
+            RowForecast::TooLarge { least_bytes: planned.needs.resident_bytes, of: "GPU memory" }
+        }
+        Ok(report) => runs(&report),
+        Err(Error::NoRoom { needed_bytes, .. }) => {
+            RowForecast::TooLarge { least_bytes: needed_bytes, of: "memory" }
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(PlanRow {
+        name: known.name,
+        size: known.size,
+        stored: planned.stored().unwrap_or_default(),
+        weights_bytes: planned.weights_bytes,
+        expected,
+    })
+}
+
+fn runs(report: &PlanReport<'_>) -> RowForecast {
+    let forecast = &report.forecast;
+    let n_experts = report.query.planned.needs.n_experts();
+    let placement = &forecast.placement;
+    let prompt = forecast.prompts.iter().find(|it| it.n_tokens == PROMPT_TOKENS);
+    RowForecast::Runs {
+        share: float(placement.on_card + placement.in_memory) / float(n_experts.max(1)),
+        answer: (forecast.answer.low.tokens_per_s, forecast.answer.high.tokens_per_s),
+        prompt: prompt.map_or((0.0, 0.0), |it| (it.low, it.high)),
+        bound: forecast.answer.low.bound.name(),
+        json: forecast_json(forecast, n_experts),
+    }
+}

@@ -1,0 +1,5 @@
+//! `generate`: texts, answers and calls of tools.
+
+mod calling;
+mod demo;
+mod generating;

@@ -1,0 +1,6 @@
+//! What depends on the machine: `bench`, `plan`, `doctor`, and the choice of a GPU.
+
+mod benching;
+mod gpus;
+mod least;
+mod planning;

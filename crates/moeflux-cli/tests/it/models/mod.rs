@@ -1,0 +1,5 @@
+//! Where models come from and how they are stored: the hub, packs and GGUF files.
+
+mod gguf;
+mod packing;
+mod pulling;
