@@ -27,7 +27,7 @@ const HEAD: &str = "# Commands
 fn the_page_of_commands_is_the_help() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
     let page = page(crate::command());
-    if crate::cache::variable(RENEW).is_some_and(|it| it.as_os_str() == "1") {
+    if crate::system::cache::variable(RENEW).is_some_and(|it| it.as_os_str() == "1") {
         std::fs::write(&path, &page).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();

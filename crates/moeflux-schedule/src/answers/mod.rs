@@ -18,7 +18,7 @@ use crate::answers::decode::DecodeState;
 use crate::answers::parked::{Parked, Unparked};
 use crate::job::{Event, Job, Owner, Scored};
 use crate::session_cache::SessionCache;
-use crate::session_cache::worth::ExpertSlots;
+use crate::session_cache::worth::MissingSlots;
 use crate::shared::SharedState;
 use crate::tracked::{EndedAnswer, JobId, RunningJobs};
 
@@ -491,7 +491,7 @@ impl<'e> Answers<'e> {
             let n_missing = stream.n_experts.saturating_sub(stream.n_slots);
             if !self
                 .session_cache
-                .evict_for(ExpertSlots { slot_bytes: stream.slot_bytes, n_missing })
+                .evict_for(MissingSlots { slot_bytes: stream.slot_bytes, n_missing })
             {
                 return;
             }

@@ -11,7 +11,7 @@ use moeflux::{Engine, Result, Session, SessionRoom, TokenId};
 
 use crate::job::{DropReason, Missed, Owner};
 use crate::session_cache::dropped::Dropped;
-use crate::session_cache::worth::{EngineRates, ExpertSlots};
+use crate::session_cache::worth::{EngineRates, MissingSlots};
 
 /// Limits on kept sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +197,7 @@ impl SessionCache {
 
     /// Drops a session whose memory is worth more as room for experts. Returns whether there was
     /// one.
-    pub(crate) fn evict_for(&mut self, slots: ExpertSlots) -> bool {
+    pub(crate) fn evict_for(&mut self, slots: MissingSlots) -> bool {
         let Some((idx, worth)) = self.least_valuable() else { return false };
         let is_worth_less = !self.is_protected(idx) && worth < self.rates.of_slot(slots);
         if is_worth_less {
@@ -309,7 +309,7 @@ mod tests {
         for (owner, tokens) in [(0, 10..60), (0, 100..150), (1, 200..250)] {
             cache.put(Owner(owner), session(&engine, tokens), &[]);
         }
-        let slots = ExpertSlots { slot_bytes: 1 << 20, n_missing: 10 };
+        let slots = MissingSlots { slot_bytes: 1 << 20, n_missing: 10 };
         assert!(!cache.evict_for(slots), "experts save nothing yet");
         cache.rates.add_answers(Duration::from_secs(1), 10);
         cache.rates.add_prompt(Duration::from_secs(1_000_000), 100);

@@ -30,7 +30,7 @@ pub(crate) struct EngineRates {
 
 /// The expert slots that streaming could use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ExpertSlots {
+pub(crate) struct MissingSlots {
     /// Bytes per slot.
     pub(crate) slot_bytes: usize,
     /// Experts without a slot.
@@ -78,7 +78,7 @@ impl EngineRates {
 
     /// Returns the value of one more slot during an answer. Filling all missing slots would save
     /// the whole waiting time; each counts an equal part.
-    pub(crate) fn of_slot(&self, slots: ExpertSlots) -> f64 {
+    pub(crate) fn of_slot(&self, slots: MissingSlots) -> f64 {
         let n_tokens = self.n_answer_tokens.unwrap_or(N_ANSWER_TOKENS_ASSUMED);
         let saved = self.wait.per_token() * n_tokens / as_f64(slots.n_missing.max(1) as u64);
         saved / as_f64(slots.slot_bytes.max(1) as u64)
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn a_slot_is_worth_the_waits_that_it_saves() {
         let mut rates = rates();
-        let slots = ExpertSlots { slot_bytes: 1 << 20, n_missing: 1_000 };
+        let slots = MissingSlots { slot_bytes: 1 << 20, n_missing: 1_000 };
         // 30 ms for each of 256 tokens, divided among 1,000 slots.
         let seconds = rates.of_slot(slots) * f64::from(1 << 20);
         assert!((seconds - 0.00768).abs() < 1e-9, "{seconds}");

@@ -204,9 +204,7 @@ impl<'de> Visitor<'de> for TensorSeed {
         while let Some(field) = map.next_key::<TensorField>()? {
             let outcome = match field {
                 TensorField::Dtype => map.next_value().map(|value| dtype.replace(value).is_some()),
-                TensorField::Shape => {
-                    map.next_value().map(|value| shape.replace(value).is_some())
-                }
+                TensorField::Shape => map.next_value().map(|value| shape.replace(value).is_some()),
                 TensorField::DataOffsets => {
                     map.next_value().map(|value| range.replace(value).is_some())
                 }
