@@ -119,7 +119,6 @@ impl GpuBackend {
         let is_last = n_requested == next.plans.len();
         while let Some((_, buffer)) = next.commands.pop_front_if(|(end, _)| *end <= n_requested) {
             self.recorder.submit_recorded(buffer);
-            self.n_submissions += 1;
             self.batches.submitted();
             self.experts.submitted();
             next.n_submitted = n_requested;
@@ -168,7 +167,6 @@ impl GpuBackend {
             recorder: &mut recorder,
             model_group: &self.model_group,
             weights: &self.weights,
-            gpu: &self.gpu,
             experts: &self.experts,
             states: &self.states,
         };

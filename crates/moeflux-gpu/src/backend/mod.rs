@@ -32,7 +32,6 @@ use crate::config::GpuConfig;
 use crate::device::Gpu;
 use crate::device::read_back::ReadBackBuffer;
 use crate::device::recorder::CommandRecorder;
-use crate::device::staging::CopyContext;
 use crate::experts::{DeviceExperts, layouts_of};
 use crate::memory::STORAGE;
 use crate::memory::batches::Batches;
@@ -123,7 +122,6 @@ pub struct GpuBackend {
     plan_names: HashMap<PlanId, usize>,
     recorder: CommandRecorder,
     prerecorder: StepPrerecorder,
-    n_submissions: u64,
     read_back: ReadBackBuffer,
     router_output: RouterOutput,
     routes: Routes,
@@ -172,7 +170,6 @@ impl GpuBackend {
             plan_names: HashMap::new(),
             recorder,
             prerecorder: StepPrerecorder::default(),
-            n_submissions: 1,
             read_back,
             router_output: RouterOutput::default(),
             routes: Routes::default(),
@@ -216,11 +213,7 @@ impl GpuBackend {
     }
 
     fn begin_step(&mut self) -> Result<()> {
-        while !self.experts.begin_step(&mut CopyContext {
-            gpu: &self.gpu,
-            recorder: &mut self.recorder,
-            submission: self.n_submissions,
-        })? {
+        while !self.experts.begin_step(&mut self.recorder)? {
             self.flush();
         }
         Ok(())
@@ -235,7 +228,6 @@ impl GpuBackend {
     /// Submits all recorded commands.
     fn flush(&mut self) {
         self.recorder.submit();
-        self.n_submissions += 1;
         self.batches.submitted();
         self.experts.submitted();
     }
@@ -308,12 +300,7 @@ impl Backend for GpuBackend {
         let mut first = 0;
         while first < arrived.len() {
             let of_layer = (layer, shape.n_experts);
-            let mut context = CopyContext {
-                gpu: &self.gpu,
-                recorder: &mut self.recorder,
-                submission: self.n_submissions,
-            };
-            let ready = self.experts.make_ready(&mut context, of_layer, (arrived, first))?;
+            let ready = self.experts.make_ready(&mut self.recorder, of_layer, (arrived, first))?;
             let Some(ready) = ready else {
                 self.flush();
                 continue;
@@ -479,16 +466,7 @@ impl ExpertTiers for GpuBackend {
         view: &ExpertView<'_>,
     ) -> Result<()> {
         self.discard_prerecorded();
-        while !self.experts.keep(
-            &mut CopyContext {
-                gpu: &self.gpu,
-                recorder: &mut self.recorder,
-                submission: self.n_submissions,
-            },
-            at,
-            n_experts,
-            view,
-        )? {
+        while !self.experts.keep(&mut self.recorder, at, n_experts, view)? {
             self.flush();
         }
         self.gpu.check()
@@ -503,14 +481,7 @@ impl ExpertTiers for GpuBackend {
     }
 
     fn copy_to_device(&mut self, expert: &DeviceMove<'_>) -> Result<()> {
-        while !self.experts.bring_near(
-            &mut CopyContext {
-                gpu: &self.gpu,
-                recorder: &mut self.recorder,
-                submission: self.n_submissions,
-            },
-            expert,
-        )? {
+        while !self.experts.bring_near(&mut self.recorder, expert)? {
             self.flush();
         }
         self.gpu.check()

@@ -16,8 +16,7 @@ impl GpuBackend {
             return Ok(());
         }
         self.record_pending();
-        let coming = self.read_back.begin((&self.gpu, &mut self.recorder), ranges)?;
-        self.n_submissions += 1;
+        let coming = self.read_back.begin(&mut self.recorder, ranges)?;
         self.batches.submitted();
         self.experts.submitted();
         self.prerecord_next();

@@ -5,7 +5,6 @@ use moeflux::provider::ids::LayerIdx;
 use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX};
 
 use super::{CompiledPlan, GpuBackend, PendingGuess, RouterOutput};
-use crate::device::Gpu;
 use crate::device::recorder::CommandRecorder;
 use crate::experts::{DeviceExperts, ExpertBinding};
 use crate::memory::batches::{PlacedBatch, SegmentParts};
@@ -29,7 +28,6 @@ impl GpuBackend {
             recorder: &mut self.recorder,
             model_group: &self.model_group,
             weights: &self.weights,
-            gpu: &self.gpu,
             experts: &self.experts,
             states: &self.states,
         };
@@ -72,7 +70,6 @@ impl GpuBackend {
             recorder: &mut self.recorder,
             model_group: &self.model_group,
             weights: &self.weights,
-            gpu: &self.gpu,
             experts: &self.experts,
             states: &self.states,
         };
@@ -96,7 +93,6 @@ pub(super) struct PlanRecorder<'a> {
     pub(super) recorder: &'a mut CommandRecorder,
     pub(super) model_group: &'a wgpu::BindGroup,
     pub(super) weights: &'a DeviceWeights,
-    pub(super) gpu: &'a Gpu,
     pub(super) experts: &'a DeviceExperts,
     pub(super) states: &'a DeviceStates,
 }
@@ -229,9 +225,13 @@ impl PlanRecorder<'_> {
         if grid.contains(&0) {
             return Ok(());
         }
-        let pipeline = step.pipeline.compiled(self.gpu)?;
+        let pipeline = step.pipeline.compiled(self.recorder.gpu())?;
         let largest = grid.iter().max();
-        assert!(largest <= Some(&self.gpu.n_groups_max()), "{}: {grid:?} workgroups", step.name);
+        assert!(
+            largest <= Some(&self.recorder.gpu().n_groups_max()),
+            "{}: {grid:?} workgroups",
+            step.name
+        );
         let mut bytes = [0; 128];
         let n_bytes = 16 + 4 * step.params.len();
         let words = batch_params.words().into_iter().chain(step.params.iter().copied());

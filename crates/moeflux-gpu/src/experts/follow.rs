@@ -11,7 +11,7 @@ use moeflux::provider::ids::LayerIdx;
 use super::bank::{Bank, Tier};
 use super::heat::{Swap, UseStats};
 use crate::device::mapping::Mapping;
-use crate::device::staging::CopyContext;
+use crate::device::recorder::CommandRecorder;
 use crate::memory::STORAGE;
 
 /// Steps between two readings of the counts.
@@ -83,7 +83,7 @@ impl TierBalancer {
     /// Begins a step: reads the counts, if due. Returns the swaps to make.
     pub(super) fn begin_step<'a>(
         &mut self,
-        context: &mut CopyContext<'_>,
+        recorder: &mut CommandRecorder,
         (uses, n_words): (&wgpu::Buffer, usize),
         bank_of: impl Fn(LayerIdx) -> &'a Bank,
     ) -> Result<Vec<(LayerIdx, Swap)>> {
@@ -94,22 +94,22 @@ impl TierBalancer {
         let counts = match &self.counts {
             Some(counts) => counts,
             None => {
-                self.counts.insert(context.gpu.buffer("uses of experts", n_bytes, READ_BACK)?)
+                self.counts.insert(recorder.gpu().buffer("uses of experts", n_bytes, READ_BACK)?)
             }
         };
         match &mut self.reading {
             CountReading::DueIn(0) => {
-                context.recorder.encoder().copy_buffer_to_buffer(uses, 0, counts, 0, n_bytes);
-                self.reading = CountReading::Recorded(context.submission);
+                recorder.encoder().copy_buffer_to_buffer(uses, 0, counts, 0, n_bytes);
+                self.reading = CountReading::Recorded(recorder.submission());
             }
             CountReading::DueIn(n_steps) => *n_steps -= 1,
-            CountReading::Recorded(submission) if *submission < context.submission => {
+            CountReading::Recorded(submission) if *submission < recorder.submission() => {
                 self.reading = CountReading::Mapping(Mapping::begin(counts, wgpu::MapMode::Read));
             }
-            CountReading::Mapping(mapping) if mapping.is_done(context.gpu)? => {
+            CountReading::Mapping(mapping) if mapping.is_done(recorder.gpu())? => {
                 let view = counts.get_mapped_range(..);
                 let view = view.map_err(|e| {
-                    context.gpu.error(&format!("cannot read the counts of uses: {e}"))
+                    recorder.gpu().error(&format!("cannot read the counts of uses: {e}"))
                 })?;
                 let words: Vec<u32> = bytemuck::pod_collect_to_vec(&view);
                 drop(view);
@@ -140,18 +140,18 @@ impl TierBalancer {
     /// Records the exchange of two experts' bytes.
     pub(super) fn exchange(
         &mut self,
-        context: &mut CopyContext<'_>,
+        recorder: &mut CommandRecorder,
         [promoted, demoted]: [(&wgpu::Buffer, u64); 2],
         slot_bytes: u64,
     ) -> Result<()> {
         let between = match &self.swap_buffer {
             Some(between) if between.size() >= slot_bytes => between,
             _ => {
-                let buffer = context.gpu.buffer("an expert on its way", slot_bytes, STORAGE)?;
+                let buffer = recorder.gpu().buffer("an expert on its way", slot_bytes, STORAGE)?;
                 self.swap_buffer.insert(buffer)
             }
         };
-        let encoder = context.recorder.encoder();
+        let encoder = recorder.encoder();
         encoder.copy_buffer_to_buffer(demoted.0, demoted.1, between, 0, slot_bytes);
         encoder.copy_buffer_to_buffer(promoted.0, promoted.1, demoted.0, demoted.1, slot_bytes);
         encoder.copy_buffer_to_buffer(between, 0, promoted.0, promoted.1, slot_bytes);

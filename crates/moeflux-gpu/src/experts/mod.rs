@@ -26,7 +26,8 @@ use moeflux_kernels::{Matrix, MatrixLayout};
 use crate::compiler::{ExpertSlotLayout, SlotMatrix};
 use crate::config::{GpuConfig, Tiers};
 use crate::device::Gpu;
-use crate::device::staging::{CopyContext, StagedCopy, Staging};
+use crate::device::recorder::CommandRecorder;
+use crate::device::staging::{StagedCopy, Staging};
 use crate::memory::STORAGE;
 use crate::memory::weights::{PartBytes, bind, bind_tiers};
 use crate::params::narrow;
@@ -185,19 +186,19 @@ impl DeviceExperts {
     /// commands must be submitted first.
     pub(crate) fn bring_near(
         &mut self,
-        context: &mut CopyContext<'_>,
+        recorder: &mut CommandRecorder,
         expert: &DeviceMove<'_>,
     ) -> Result<bool> {
         let (target, begin) = self.device_cache.slot_at(expert.to);
         let slot_layout = self.slot_layouts[&expert.layer];
         let import = |imports: &Arc<SlabImports>| imports.import(expert.from.slab);
         let Some(slab) = self.slab_imports.as_ref().and_then(import) else {
-            let staging = (&mut self.staging, context);
+            let staging = (&mut self.staging, recorder);
             return fill(staging, (target, begin), (&expert.view, &slot_layout));
         };
         let n_bytes = u64::from(slot_layout.n_words) * 4;
         let from = expert.from.idx_in_slab as u64 * n_bytes;
-        let encoder = context.recorder.encoder();
+        let encoder = recorder.encoder();
         encoder.copy_buffer_to_buffer(&slab.buffer, from, target, begin, n_bytes);
         Ok(true)
     }
@@ -233,7 +234,7 @@ impl DeviceExperts {
     /// Returns `false` if the recorded commands must be submitted first.
     pub(crate) fn keep(
         &mut self,
-        context: &mut CopyContext<'_>,
+        recorder: &mut CommandRecorder,
         (layer, expert): (LayerIdx, ExpertIdx),
         n_experts: usize,
         view: &ExpertView<'_>,
@@ -241,14 +242,14 @@ impl DeviceExperts {
         let slot_layout = self.note_slot_layout(layer, layouts_of(view));
         if !self.banks.contains_key(&layer) {
             let uses_at = self.uses.n_words;
-            let bank = self.bank_of(context.gpu, n_experts, &slot_layout)?;
+            let bank = self.bank_of(recorder.gpu(), n_experts, &slot_layout)?;
             if bank.n_bytes().iter().all(|n_bytes| *n_bytes > 0) {
                 self.balancer.add(layer, uses_at, n_experts);
             }
             self.banks.insert(layer, bank);
         }
         let location = self.banks[&layer].location(expert);
-        fill((&mut self.staging, context), location, (view, &slot_layout))
+        fill((&mut self.staging, recorder), location, (view, &slot_layout))
     }
 
     fn bank_of(
@@ -296,28 +297,28 @@ impl DeviceExperts {
 
     /// Begins a step: moves the most used experts to device memory, if due. Returns `false` if the
     /// recorded commands must be submitted first.
-    pub(crate) fn begin_step(&mut self, context: &mut CopyContext<'_>) -> Result<bool> {
+    pub(crate) fn begin_step(&mut self, recorder: &mut CommandRecorder) -> Result<bool> {
         if let Some(counts) = &self.uses.counts {
             let (uses, banks) = ((counts, self.uses.n_words), &self.banks);
-            let swaps = self.balancer.begin_step(context, uses, |layer| &banks[&layer])?;
-            self.exchange(context, &swaps)?;
+            let swaps = self.balancer.begin_step(recorder, uses, |layer| &banks[&layer])?;
+            self.exchange(recorder, &swaps)?;
         }
         if !self.are_tables_stale {
             return Ok(true);
         }
-        self.are_tables_stale = !self.write_tables(context)?;
+        self.are_tables_stale = !self.write_tables(recorder)?;
         Ok(!self.are_tables_stale)
     }
 
     fn exchange(
         &mut self,
-        context: &mut CopyContext<'_>,
+        recorder: &mut CommandRecorder,
         swaps: &[(LayerIdx, Swap)],
     ) -> Result<()> {
         for (layer, swap) in swaps {
             let bank = self.banks.get_mut(layer).expect("a layer that is followed has a bank");
             let locations = [swap.promoted, swap.demoted].map(|expert| bank.location(expert));
-            self.balancer.exchange(context, locations, bank.slot_bytes())?;
+            self.balancer.exchange(recorder, locations, bank.slot_bytes())?;
             bank.swap(swap.promoted, swap.demoted);
             self.are_tables_stale = true;
         }
@@ -326,7 +327,7 @@ impl DeviceExperts {
 
     /// Writes the tables of all permanently stored experts by one command. Returns `false` if the
     /// recorded commands must be submitted first.
-    fn write_tables(&mut self, context: &mut CopyContext<'_>) -> Result<bool> {
+    fn write_tables(&mut self, recorder: &mut CommandRecorder) -> Result<bool> {
         let mut words = vec![ABSENT; self.n_resident_words - N_TABLE_WORDS];
         for bank in self.banks.values() {
             for (binding, table) in bank.bindings.iter().zip(bank.tables()) {
@@ -337,7 +338,7 @@ impl DeviceExperts {
         let chunks = [(0, bytemuck::cast_slice(&words))];
         let (begin, n_bytes) = ((N_TABLE_WORDS * 4) as u64, (words.len() * 4) as u64);
         let copy = StagedCopy { buffer: &self.tables, begin, n_bytes, chunks: &chunks };
-        self.staging.fill(context, &copy)
+        self.staging.fill(recorder, &copy)
     }
 
     /// Reuses the table words, since all recorded commands are submitted.
@@ -349,12 +350,12 @@ impl DeviceExperts {
     /// once. Returns `None` if the recorded commands must be submitted first.
     pub(crate) fn make_ready(
         &mut self,
-        context: &mut CopyContext<'_>,
+        recorder: &mut CommandRecorder,
         (layer, n_experts): (LayerIdx, usize),
         (arrived, first): (&Arrived<'_>, usize),
     ) -> Result<Option<ReadyExperts>> {
         if let Some(group) = self.in_place_group(arrived, first) {
-            return Ok(self.bind_in_place(context.gpu, n_experts, group));
+            return Ok(self.bind_in_place(recorder.gpu(), n_experts, group));
         }
         let slot_layout = self.slot_layouts[&layer];
         let slot_bytes = u64::from(slot_layout.n_words) * 4;
@@ -363,8 +364,7 @@ impl DeviceExperts {
         let used_bytes: u64 = self.pools.iter().map(SlotPool::n_bytes).sum();
         let room_bytes = self.bytes_max.saturating_sub(used_bytes);
         let n_before = self.pools[pool_idx].n_bytes();
-        let (gpu, uses, buffer_bytes_max) = (context.gpu, &self.uses, self.buffer_bytes_max);
-        let bind = |buffer: &wgpu::Buffer| uses.bind(gpu, [buffer, buffer], 0);
+        let (uses, buffer_bytes_max) = (&self.uses, self.buffer_bytes_max);
         let pool = &mut self.pools[pool_idx];
         let mut addresses: Vec<(ExpertIdx, SlotAddress)> = Vec::new();
         for at in first..arrived.len() {
@@ -373,14 +373,14 @@ impl DeviceExperts {
             }
             let expert = arrived.expert(at);
             let room_bytes = room_bytes.saturating_sub(pool.n_bytes() - n_before);
-            let growth = PoolGrowth { gpu, room_bytes, buffer_bytes_max, bind: &bind };
+            let growth = PoolGrowth { gpu: recorder.gpu(), room_bytes, buffer_bytes_max, uses };
             let found = pool.slot_for(&growth, self.n_groups, (layer, expert))?;
             let Some((slot_idx, is_there)) = found else { break };
             let address = pool.slots[slot_idx].address;
             if !is_there {
                 let begin = u64::from(address.slot) * slot_bytes;
                 let target = (&pool.buffers[address.buffer_idx].buffer, begin);
-                let staging = (&mut self.staging, &mut *context);
+                let staging = (&mut self.staging, &mut *recorder);
                 if !fill(staging, target, (&arrived.view(at), &slot_layout))? {
                     break;
                 }
@@ -394,7 +394,7 @@ impl DeviceExperts {
         if addresses.is_empty() || self.n_table_words + n_words > N_TABLE_WORDS {
             return Ok(None);
         }
-        let bindings = self.tables_of((gpu, pool_idx), n_experts, &addresses);
+        let bindings = self.tables_of((recorder.gpu(), pool_idx), n_experts, &addresses);
         Ok(Some(ReadyExperts { n: addresses.len(), bindings }))
     }
 
@@ -484,7 +484,7 @@ impl DeviceExperts {
 /// Copies an expert to a slot that begins at byte `begin`. Returns `false` if the recorded commands
 /// must be submitted first.
 fn fill(
-    (staging, context): (&mut Staging, &mut CopyContext<'_>),
+    (staging, recorder): (&mut Staging, &mut CommandRecorder),
     (buffer, begin): (&wgpu::Buffer, u64),
     (view, slot_layout): (&ExpertView<'_>, &ExpertSlotLayout),
 ) -> Result<bool> {
@@ -501,7 +501,7 @@ fn fill(
         chunks.push((at.biases as usize * 4, matrix.biases()));
     }
     let n_bytes = u64::from(slot_layout.n_words) * 4;
-    staging.fill(context, &StagedCopy { buffer, begin, n_bytes, chunks: &chunks })
+    staging.fill(recorder, &StagedCopy { buffer, begin, n_bytes, chunks: &chunks })
 }
 
 /// Appends rows of `row_bytes` bytes, skipping the rows of another matrix interleaved with them.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 
+use super::UseCounters;
 use crate::device::Gpu;
 use crate::memory::STORAGE;
 
@@ -47,14 +48,14 @@ pub(super) struct SlotPool {
 }
 
 /// Context for allocating the buffers of a pool.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct PoolGrowth<'a> {
     pub(super) gpu: &'a Gpu,
     /// Bytes that this pool may still allocate.
     pub(super) room_bytes: u64,
     /// Upper bound on the bytes of one buffer.
     pub(super) buffer_bytes_max: u64,
-    pub(super) bind: &'a dyn Fn(&wgpu::Buffer) -> wgpu::BindGroup,
+    pub(super) uses: &'a UseCounters,
 }
 
 impl SlotPool {
@@ -93,7 +94,7 @@ impl SlotPool {
 
     /// Adds a buffer, if memory allows.
     fn grow(&mut self, growth: &PoolGrowth<'_>) -> Result<bool> {
-        let PoolGrowth { gpu, room_bytes, buffer_bytes_max, bind } = *growth;
+        let PoolGrowth { gpu, room_bytes, buffer_bytes_max, uses } = *growth;
         let wanted = self.slots.len().max(N_SLOTS_FIRST) as u64;
         let n_room = room_bytes / self.slot_bytes;
         let n_bound = buffer_bytes_max / self.slot_bytes;
@@ -104,7 +105,7 @@ impl SlotPool {
             return Ok(false);
         }
         let buffer = gpu.buffer("slots of experts", n_slots * self.slot_bytes, STORAGE)?;
-        let bind_group = bind(&buffer);
+        let bind_group = uses.bind(gpu, [&buffer, &buffer], 0);
         let buffer_idx = self.buffers.len();
         self.buffers.push(SlotBuffer { buffer, bind_group });
         let n_slots = u32::try_from(n_slots).expect("a binding has fewer slots than words");
