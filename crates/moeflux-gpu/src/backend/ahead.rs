@@ -99,7 +99,7 @@ impl GpuBackend {
         self.flush();
         // Only now are the input and output copies of the recurrent states known.
         let of_state = (batch.segments[0].state, &batch.rows[0]);
-        self.batches.write_single_row(&self.gpu, of_state, &self.states);
+        self.memory.batches.write_single_row(&self.gpu, of_state, &self.memory.states);
     }
 
     /// Submits commands recorded ahead for the requested plan. Returns `false` if there are none.
@@ -119,8 +119,7 @@ impl GpuBackend {
         let is_last = n_requested == next.plans.len();
         while let Some((_, buffer)) = next.commands.pop_front_if(|(end, _)| *end <= n_requested) {
             self.recorder.submit_recorded(buffer);
-            self.batches.submitted();
-            self.experts.submitted();
+            self.memory.submitted();
             next.n_submitted = n_requested;
         }
         if is_last {
@@ -163,21 +162,16 @@ impl GpuBackend {
 
     fn recorded(&self, row: SingleRowStep, plans: Vec<usize>) -> Result<PrerecordedStep> {
         let mut recorder = CommandRecorder::new(Arc::clone(&self.gpu))?;
-        let mut plan_recorder = PlanRecorder {
-            recorder: &mut recorder,
-            model_group: &self.model_group,
-            weights: &self.weights,
-            experts: &self.experts,
-            states: &self.states,
-        };
-        let part = self.batches.single_row_part(row.state, row.position, &self.states);
+        let mut plan_recorder = PlanRecorder { recorder: &mut recorder, memory: &self.memory };
+        let part =
+            self.memory.batches.single_row_part(row.state, row.position, &self.memory.states);
         let mut commands = VecDeque::new();
         for (idx, plan_idx) in plans.iter().enumerate() {
             row.batch(TokenId(0), |batch| {
                 plan_recorder.plan(
                     &self.plans[*plan_idx],
                     batch,
-                    self.batches.place_single_row(&part),
+                    self.memory.batches.place_single_row(&part),
                 )
             })?;
             if plan_recorder.recorder.is_full() || idx + 1 == plans.len() {

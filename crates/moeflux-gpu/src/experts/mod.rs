@@ -54,7 +54,7 @@ pub(crate) struct DeviceExperts {
     /// Layout of each layer's experts in their slots.
     pub(crate) slot_layouts: HashMap<LayerIdx, ExpertSlotLayout>,
     /// Tables, as kernels see them.
-    pub(crate) tables: wgpu::Buffer,
+    tables: wgpu::Buffer,
     /// Table words used since the last submission.
     n_table_words: usize,
     pools: Vec<SlotPool>,
@@ -157,6 +157,11 @@ impl DeviceExperts {
             n_groups: 0,
             n_uploaded: 0,
         })
+    }
+
+    /// Returns the buffer of all tables.
+    pub(crate) const fn table_buffer(&self) -> &wgpu::Buffer {
+        &self.tables
     }
 
     /// Returns the number of experts copied to the device so far.
