@@ -269,7 +269,7 @@ impl ExpertTiers for GpuBackend {
     }
 
     fn copy_to_device(&mut self, expert: &DeviceMove<'_>) -> Result<()> {
-        while !self.memory.experts.bring_near(&mut self.recorder, expert)? {
+        while !self.memory.experts.copy_to_cache(&mut self.recorder, expert)? {
             self.flush();
         }
         self.gpu.check()
