@@ -17,7 +17,7 @@
 //! parts that use the same kernel share one dispatch. The kernel, and the number of splits that a
 //! part's positions are divided into, depend on the part alone, so the result bits do too.
 //!
-//! While the host waits for an answer's logits, `backend::ahead` records the same plans for the
+//! While the host waits for an answer's logits, `backend::prerecord` records the same plans for the
 //! next position. If the next request matches, these commands are submitted; otherwise the request
 //! is recorded as usual.
 //!
@@ -46,13 +46,13 @@
 //! driver. Kernels read both memories, and a bit of the slot index selects one. A token copies no
 //! expert and remains one submission; the sums, and so the bits, are the same. Kernels count the
 //! uses of experts. From time to time the host reads the counts without waiting
-//! (`experts::follow`), decides (`experts::heat`, pure), and exchanges the most used experts of
-//! host memory for the least used of the card's, by commands between two steps.
+//! (`experts::balancer`), decides (`experts::use_stats`, pure), and exchanges the most used experts
+//! of host memory for the least used of the card's, by commands between two steps.
 //!
 //! # Streaming
 //!
-//! Modules: `seen`, `experts::sight`, `experts::near`; in the engine `experts::stream::seen` and
-//! `experts::stream::near`.
+//! Modules: `host_import`, `experts::slab_imports`, `experts::device_cache`; in the engine
+//! `experts::stream::seen` and `experts::stream::near`.
 //!
 //! If the driver imports host memory (`VK_EXT_external_memory_host`), it imports the slabs of
 //! slots: the drive fills a slot and kernels read it there, without a copy. All experts of a layer
@@ -80,7 +80,7 @@
 //! small layer is computed both ways (`trial`), and a unit whose results differ is not used. Tests
 //! replace the unit by plain code, to cover the surrounding code on adapters without one.
 
-mod seen;
+mod host_import;
 pub mod adapter;
 mod params;
 pub mod config;

@@ -10,8 +10,8 @@ use moeflux::provider::ops::{Plan, Workspace};
 use moeflux::provider::weights::ExpertLayout;
 
 use super::GpuBackend;
-use super::ahead::StepPrerecorder;
 use super::plans::{CompiledPlan, CompiledPlans, has_router};
+use super::prerecord::StepPrerecorder;
 use crate::compiler::{PlanCompiler, RouteShape};
 use crate::kernels;
 

@@ -9,7 +9,7 @@ mod routing;
 mod outputs;
 mod memory;
 mod record;
-mod ahead;
+mod prerecord;
 mod compile;
 mod read;
 mod sessions;
@@ -31,11 +31,11 @@ use crate::device::Gpu;
 use crate::device::read_back::ReadBackBuffer;
 use crate::device::recorder::CommandRecorder;
 use crate::experts::layouts_of;
-use crate::seen::can_import_slabs;
-use ahead::StepPrerecorder;
+use crate::host_import::can_import_slabs;
 use memory::ModelMemory;
 use outputs::OutputRows;
 use plans::CompiledPlans;
+use prerecord::StepPrerecorder;
 use routing::RouterResults;
 
 /// See [`DeviceNames::bits_version`].

@@ -9,8 +9,8 @@ use moeflux::provider::backend::TierStats;
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::{ExpertIdx, LayerIdx};
 
+use super::balancer::TierBalancer;
 use super::bank::Bank;
-use super::follow::TierBalancer;
 use super::tables::{ExpertBinding, ExpertTables};
 use super::uses::UseCounters;
 use crate::device::recorder::CommandRecorder;

@@ -11,8 +11,8 @@ use moeflux::provider::experts::stream::SlotMapping;
 use moeflux_io::Slab;
 
 use super::ExpertLimits;
-use super::near::DeviceCacheSlots;
-use super::sight::{SlabBinding, SlabImports};
+use super::device_cache::DeviceCacheSlots;
+use super::slab_imports::{SlabBinding, SlabImports};
 use super::tables::PlacedGroup;
 use crate::device::Gpu;
 use crate::params::narrow;

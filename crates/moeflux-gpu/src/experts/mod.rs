@@ -9,12 +9,12 @@ mod layout;
 mod tables;
 mod uses;
 mod bank;
-mod heat;
-mod follow;
+mod use_stats;
+mod balancer;
 mod banks;
 mod pool;
-mod near;
-mod sight;
+mod device_cache;
+mod slab_imports;
 mod in_place;
 
 use std::collections::HashMap;

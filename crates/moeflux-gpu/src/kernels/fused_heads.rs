@@ -114,7 +114,7 @@ fn shader(reduction: ReductionMethod, head_dim: usize, pairing: Pairing) -> Shad
     let shader = Shader::new(NAME, NormAndRopeParams::WGSL, include_str!("fused_heads.wgsl"))
         .with("HEAD_DIM", narrow(head_dim))
         .with("ARE_NEIGHBOURS", pairing == Pairing::Neighbours)
-        .fragment(include_str!("turn.wgsl"));
+        .fragment(include_str!("sincos.wgsl"));
     reduction.add_to(shader, lanes_for(head_dim))
 }
 

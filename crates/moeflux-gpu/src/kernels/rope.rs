@@ -31,7 +31,7 @@ fn shader(pairing: Pairing) -> Shader {
     Shader::new("rope", RopeParams::WGSL, include_str!("rope.wgsl"))
         .with("N_PAIRS", N_PAIRS)
         .with("ARE_NEIGHBOURS", pairing == Pairing::Neighbours)
-        .fragment(include_str!("turn.wgsl"))
+        .fragment(include_str!("sincos.wgsl"))
 }
 
 pub(super) fn compile(op: &Rope, compiler: &mut PlanCompiler<'_>) -> Result<()> {

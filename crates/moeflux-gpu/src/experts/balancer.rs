@@ -9,7 +9,7 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ids::LayerIdx;
 
 use super::bank::{Bank, Tier};
-use super::heat::{Swap, UseStats};
+use super::use_stats::{Swap, UseStats};
 use crate::device::mapping::Mapping;
 use crate::device::recorder::CommandRecorder;
 use crate::memory::STORAGE;

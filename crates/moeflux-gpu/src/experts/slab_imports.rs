@@ -11,8 +11,8 @@ use moeflux::provider::experts::stream::SlotMapping;
 use moeflux_io::Slab;
 
 use crate::device::Gpu;
+use crate::host_import::{ImportedSlab, import_slab};
 use crate::memory::weights::bind;
-use crate::seen::{ImportedSlab, import_slab};
 
 /// All imported slabs.
 #[derive(Debug)]
