@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_text_of_kernels_knows_the_mark() {
-        let text = include_str!("../kernels/stored_in_tiers.wgsl");
+        let text = include_str!("../kernels/shared/stored_in_tiers.wgsl");
         assert!(text.contains(&format!("const FAR_SLOT: u32 = {FAR_SLOT:#x}u;")));
     }
 }
