@@ -5,6 +5,32 @@
 //! opens models through [`maker`]; `trial` tells it which features not to trust. [`backend`] runs
 //! plans on the device.
 //!
+//! # Folders
+//!
+//! ```text
+//! host_import      host memory that kernels read
+//! adapter, config  GPUs, and how one is used
+//! device/          an open GPU: commands, copies, read-back, pipelines
+//! memory/          weights, activations, rows of batches, states of sessions
+//! params, shader   parameters and text of a kernel
+//! step, compiler   a dispatch of a plan, and what kernels ask while a plan is compiled
+//! kernels/         turns ops into steps
+//!   shared/        fragments of WGSL, reductions over a workgroup
+//!   products/      weights of every kind; products with one input and with many
+//!   elementwise/   embedding, activations, sums, copies of rows
+//!   norms/         norms of rows and heads
+//!   attention/     attention over keys and values or over latents; rope
+//!   delta/         causal convolution, gated delta rule
+//!   selection/     routers, best logits
+//!   experts/       routed experts, and the sum of their outputs
+//!   fuse           ops that become one step
+//! experts/         slots and tables of experts: banks, pools, slots that are read in place
+//! backend/         a model on a device: runs plans, keeps states, reads results back
+//! values, trial    random weights, and a trial of features
+//! check/           comparison with the CPU
+//! maker, auto      devices as the engine asks for them
+//! ```
+//!
 //! # From plans to commands
 //!
 //! A plan is compiled once into steps (`step`) by the [`kernels`] of its ops; `compiler` tells them

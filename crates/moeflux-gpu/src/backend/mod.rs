@@ -1,5 +1,8 @@
 //! The interpreter: compiles plans into steps once, and records batches as commands.
 //!
+//! `plans`, `memory`, `routing` and `outputs` each own a part of the backend's state. The other
+//! files have its methods, by what they do.
+//!
 //! Submitting a plan records it. The device starts when a result must be read back, or when enough
 //! is recorded. **Invariant:** commands run in the order of submission; recorded commands keep the
 //! buffers and rows they were recorded with.
