@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use moeflux::provider::error::{ByteCount, Error, Remedy, Result};
 
-use crate::seen::memory_bytes;
+use crate::host_import::memory_bytes;
 
 /// Kind of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

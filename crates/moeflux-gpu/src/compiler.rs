@@ -54,6 +54,13 @@ pub(crate) struct ExpertSlotLayout {
     pub(crate) n_words: u32,
 }
 
+impl ExpertSlotLayout {
+    /// Returns the bytes of a slot.
+    pub(crate) fn n_bytes(&self) -> u64 {
+        u64::from(self.n_words) * 4
+    }
+}
+
 /// Compiles one plan.
 #[derive(Debug)]
 pub(crate) struct PlanCompiler<'a> {

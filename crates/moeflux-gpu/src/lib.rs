@@ -5,6 +5,32 @@
 //! opens models through [`maker`]; `trial` tells it which features not to trust. [`backend`] runs
 //! plans on the device.
 //!
+//! # Folders
+//!
+//! ```text
+//! host_import      host memory that kernels read
+//! adapter, config  GPUs, and how one is used
+//! device/          an open GPU: commands, copies, read-back, pipelines
+//! memory/          weights, activations, rows of batches, states of sessions
+//! params, shader   parameters and text of a kernel
+//! step, compiler   a dispatch of a plan, and what kernels ask while a plan is compiled
+//! kernels/         turns ops into steps
+//!   shared/        fragments of WGSL, reductions over a workgroup
+//!   products/      weights of every kind; products with one input and with many
+//!   elementwise/   embedding, activations, sums, copies of rows
+//!   norms/         norms of rows and heads
+//!   attention/     attention over keys and values or over latents; rope
+//!   delta/         causal convolution, gated delta rule
+//!   selection/     routers, best logits
+//!   experts/       routed experts, and the sum of their outputs
+//!   fuse           ops that become one step
+//! experts/         slots and tables of experts: banks, pools, slots that are read in place
+//! backend/         a model on a device: runs plans, keeps states, reads results back
+//! values, trial    random weights, and a trial of features
+//! check/           comparison with the CPU
+//! maker, auto      devices as the engine asks for them
+//! ```
+//!
 //! # From plans to commands
 //!
 //! A plan is compiled once into steps (`step`) by the [`kernels`] of its ops; `compiler` tells them
@@ -17,7 +43,7 @@
 //! parts that use the same kernel share one dispatch. The kernel, and the number of splits that a
 //! part's positions are divided into, depend on the part alone, so the result bits do too.
 //!
-//! While the host waits for an answer's logits, `backend::ahead` records the same plans for the
+//! While the host waits for an answer's logits, `backend::prerecord` records the same plans for the
 //! next position. If the next request matches, these commands are submitted; otherwise the request
 //! is recorded as usual.
 //!
@@ -46,12 +72,12 @@
 //! driver. Kernels read both memories, and a bit of the slot index selects one. A token copies no
 //! expert and remains one submission; the sums, and so the bits, are the same. Kernels count the
 //! uses of experts. From time to time the host reads the counts without waiting
-//! (`experts::follow`), decides (`experts::heat`, pure), and exchanges the most used experts of
-//! host memory for the least used of the card's, by commands between two steps.
+//! (`experts::balancer`), decides (`experts::use_stats`, pure), and exchanges the most used experts
+//! of host memory for the least used of the card's, by commands between two steps.
 //!
 //! # Streaming
 //!
-//! Modules: `seen`, `experts::sight`, `experts::near`; in the engine
+//! Modules: `host_import`, `experts::slab_imports`, `experts::device_cache`; in the engine
 //! `experts::stream::slots::mapped` and `experts::stream::device_cache`.
 //!
 //! If the driver imports host memory (`VK_EXT_external_memory_host`), it imports the slabs of
@@ -80,7 +106,7 @@
 //! small layer is computed both ways (`trial`), and a unit whose results differ is not used. Tests
 //! replace the unit by plain code, to cover the surrounding code on adapters without one.
 
-mod seen;
+mod host_import;
 pub mod adapter;
 mod params;
 pub mod config;

@@ -88,14 +88,14 @@ pub(crate) struct Shader {
     enables: &'static str,
 }
 
-const STORED: &str = include_str!("kernels/stored.wgsl");
-const STORED_IN_TIERS: &str = include_str!("kernels/stored_in_tiers.wgsl");
-const PARTS: &str = include_str!("kernels/parts.wgsl");
-const COMMON: &str = include_str!("kernels/common.wgsl");
-const VALUES: &str = include_str!("kernels/values.wgsl");
-const VALUES_OF_QUADS: &str = include_str!("kernels/values_of_quads.wgsl");
-const VECTORS: &str = include_str!("kernels/vectors.wgsl");
-const VECTORS_OF_QUADS: &str = include_str!("kernels/vectors_of_quads.wgsl");
+const STORED: &str = include_str!("kernels/shared/stored.wgsl");
+const STORED_IN_TIERS: &str = include_str!("kernels/shared/stored_in_tiers.wgsl");
+const PARTS: &str = include_str!("kernels/shared/parts.wgsl");
+const COMMON: &str = include_str!("kernels/shared/common.wgsl");
+const VALUES: &str = include_str!("kernels/shared/values.wgsl");
+const VALUES_OF_QUADS: &str = include_str!("kernels/shared/values_of_quads.wgsl");
+const VECTORS: &str = include_str!("kernels/shared/vectors.wgsl");
+const VECTORS_OF_QUADS: &str = include_str!("kernels/shared/vectors_of_quads.wgsl");
 /// First line of text in half precision.
 const HALVES: &str = "enable f16;\n";
 /// First lines of text with cooperative matrices.

@@ -2,15 +2,14 @@
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::LayerIdx;
-use moeflux::provider::ops::{Batch, N_OUTPUTS_MAX};
+use moeflux::provider::ops::Batch;
 
-use super::{CompiledPlan, GpuBackend, PendingGuess, RouterOutput};
-use crate::device::Gpu;
+use super::GpuBackend;
+use super::memory::ModelMemory;
+use super::plans::CompiledPlan;
 use crate::device::recorder::CommandRecorder;
-use crate::experts::{DeviceExperts, ExpertBinding};
+use crate::experts::ExpertBinding;
 use crate::memory::batches::{PlacedBatch, SegmentParts};
-use crate::memory::states::DeviceStates;
-use crate::memory::weights::DeviceWeights;
 use crate::params::narrow;
 use crate::step::{BatchParams, DispatchStep, Over};
 
@@ -21,18 +20,12 @@ impl GpuBackend {
     ///
     /// [`moeflux::Error::Device`] if the driver rejects a kernel.
     pub(super) fn record(&mut self, plan_idx: usize, batch: &Batch<'_>) -> Result<()> {
-        if !self.batches.prepare(batch, &self.states) {
+        if !self.memory.batches.prepare(batch, &self.memory.states) {
             self.flush();
         }
-        let placed = self.batches.place(&self.gpu);
-        let mut plan_recorder = PlanRecorder {
-            recorder: &mut self.recorder,
-            model_group: &self.model_group,
-            weights: &self.weights,
-            gpu: &self.gpu,
-            experts: &self.experts,
-            states: &self.states,
-        };
+        self.memory.batches.place(&self.gpu);
+        let placed = self.memory.batches.placed();
+        let mut plan_recorder = PlanRecorder { recorder: &mut self.recorder, memory: &self.memory };
         plan_recorder.plan(&self.plans[plan_idx], batch, placed)?;
         self.note(plan_idx, batch);
         if self.recorder.is_full() {
@@ -44,16 +37,8 @@ impl GpuBackend {
     /// Notes the outputs of this plan and batch as the ones that can be read back.
     pub(super) fn note(&mut self, plan_idx: usize, batch: &Batch<'_>) {
         let compiled = &self.plans[plan_idx];
-        let n_rows = compiled.n_rows(batch);
-        if let Some((view, shape)) = compiled.guess {
-            self.guess = Some(PendingGuess { view, shape, n_rows });
-        }
-        if compiled.has_router {
-            self.router_output =
-                RouterOutput { shape: compiled.routes[1], n_rows, is_on_host: false };
-        }
-        self.last_rows = (batch.rows.len(), batch.outputs.len().min(N_OUTPUTS_MAX));
-        self.rows_read_back = None;
+        self.routing.note(compiled, compiled.n_rows(batch));
+        self.outputs.note(batch);
     }
 
     /// Records the steps of a plan of experts over all routed rows, once for each buffer that holds
@@ -68,14 +53,7 @@ impl GpuBackend {
         n_rows: usize,
         bindings: &[ExpertBinding],
     ) -> Result<()> {
-        let mut plan_recorder = PlanRecorder {
-            recorder: &mut self.recorder,
-            model_group: &self.model_group,
-            weights: &self.weights,
-            gpu: &self.gpu,
-            experts: &self.experts,
-            states: &self.states,
-        };
+        let mut plan_recorder = PlanRecorder { recorder: &mut self.recorder, memory: &self.memory };
         for step in &self.plans[plan_idx].steps {
             for binding in bindings {
                 let (n_rows, place) = (narrow(n_rows), binding.table_at);
@@ -83,7 +61,7 @@ impl GpuBackend {
                 plan_recorder.rows(step, batch_params, Some(&binding.bind_group))?;
             }
         }
-        self.rows_read_back = None;
+        self.outputs.discard();
         if self.recorder.is_full() {
             self.flush();
         }
@@ -94,11 +72,7 @@ impl GpuBackend {
 /// Records the steps of plans; holds what their dispatches bind.
 pub(super) struct PlanRecorder<'a> {
     pub(super) recorder: &'a mut CommandRecorder,
-    pub(super) model_group: &'a wgpu::BindGroup,
-    pub(super) weights: &'a DeviceWeights,
-    pub(super) gpu: &'a Gpu,
-    pub(super) experts: &'a DeviceExperts,
-    pub(super) states: &'a DeviceStates,
+    pub(super) memory: &'a ModelMemory,
 }
 
 impl PlanRecorder<'_> {
@@ -111,7 +85,7 @@ impl PlanRecorder<'_> {
     ) -> Result<()> {
         let n_rows = narrow(compiled.n_rows(batch));
         let all = BatchParams { first_row: 0, n_rows, batch_at: placed.rows_at, place: 0 };
-        let experts = self.experts;
+        let experts = &self.memory.experts;
         let steps = &compiled.steps;
         for (step_idx, step) in steps.iter().enumerate() {
             if !step.applies(|it| experts.bindings(it).len()) {
@@ -148,7 +122,7 @@ impl PlanRecorder<'_> {
         layer: LayerIdx,
         placed: PlacedBatch<'_>,
     ) -> Result<()> {
-        let states = self.states;
+        let states = &self.memory.states;
         let is_recurrent = |parts: &SegmentParts<'_>| {
             parts.parts.first().is_some_and(|part| states.is_recurrent(part.arena, layer))
         };
@@ -229,9 +203,13 @@ impl PlanRecorder<'_> {
         if grid.contains(&0) {
             return Ok(());
         }
-        let pipeline = step.pipeline.compiled(self.gpu)?;
+        let pipeline = step.pipeline.compiled(self.recorder.gpu())?;
         let largest = grid.iter().max();
-        assert!(largest <= Some(&self.gpu.n_groups_max()), "{}: {grid:?} workgroups", step.name);
+        assert!(
+            largest <= Some(&self.recorder.gpu().n_groups_max()),
+            "{}: {grid:?} workgroups",
+            step.name
+        );
         let mut bytes = [0; 128];
         let n_bytes = 16 + 4 * step.params.len();
         let words = batch_params.words().into_iter().chain(step.params.iter().copied());
@@ -240,9 +218,9 @@ impl PlanRecorder<'_> {
         }
         let pass = self.recorder.pass();
         pass.set_pipeline(pipeline);
-        pass.set_bind_group(0, self.model_group, &[]);
+        pass.set_bind_group(0, &self.memory.group, &[]);
         if let Some(arena) = step.weights {
-            pass.set_bind_group(1, &self.weights.arenas[arena].bind_group, &[]);
+            pass.set_bind_group(1, &self.memory.weights.arenas[arena].bind_group, &[]);
         }
         match (step.over, bind_group) {
             (Over::State(_), Some(state)) => pass.set_bind_group(2, state, &[]),

@@ -22,7 +22,7 @@ use crate::adapter::HostMemory;
 use crate::backend::GpuBackend;
 use crate::config::{GpuConfig, Tiers};
 use crate::device::Gpu;
-use crate::seen::can_import_slabs;
+use crate::host_import::can_import_slabs;
 use crate::values::relative_error;
 
 pub use miniature::layers_fingerprint;

@@ -1,7 +1,7 @@
 //! An opened GPU: buffers, pipelines, and their failures as engine errors.
 //!
 //! **Invariant:** no call or callback panics. The driver's first report is kept, and the next
-//! [`Gpu::check`] returns it as one line. Besides `seen.rs` the only file of this crate with
+//! [`Gpu::check`] returns it as one line. Besides `host_import.rs` the only file of this crate with
 //! `unsafe`.
 
 mod kept;
@@ -22,7 +22,7 @@ use moeflux::provider::error::{Error, Remedy, Result};
 
 use crate::adapter::{Adapter, AdapterFacts, MATRIX_FEATURES, block_on};
 use crate::config::{GpuConfig, MATRIX_WORKGROUP_BYTES, Matrices, MatrixUnit};
-use crate::seen;
+use crate::host_import;
 use crate::shader::{Layouts, Shader};
 use kept::PipelineCacheFile;
 use pipeline::KernelPipeline;
@@ -82,7 +82,7 @@ impl Gpu {
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
         };
-        let (device, queue) = match seen::open(&adapter.inner, &descriptor) {
+        let (device, queue) = match host_import::open(&adapter.inner, &descriptor) {
             Some(opened) => opened,
             None => block_on(adapter.inner.request_device(&descriptor)).map_err(|e| {
                 let problem = format!("the driver cannot open it: {}", one_line(&e.to_string()));

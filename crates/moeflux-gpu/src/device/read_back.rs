@@ -47,12 +47,12 @@ impl ReadBackBuffer {
     /// commands.
     pub(crate) fn begin(
         &mut self,
-        (gpu, recorder): (&Gpu, &mut CommandRecorder),
+        recorder: &mut CommandRecorder,
         ranges: &[BufferRange<'_>],
     ) -> Result<Option<wgpu::SubmissionIndex>> {
         let n_bytes = ranges.iter().map(|it| it.n_bytes).sum::<u64>();
         if n_bytes > self.buffer.size() {
-            self.buffer = made(gpu, n_bytes.next_power_of_two())?;
+            self.buffer = made(recorder.gpu(), n_bytes.next_power_of_two())?;
         }
         let encoder = recorder.encoder();
         let mut at = 0;

@@ -24,6 +24,8 @@ pub(crate) struct CommandRecorder {
     encoder: Option<wgpu::CommandEncoder>,
     n_dispatches: usize,
     n_dispatches_of_all: u64,
+    /// Number of the submission being recorded, counted from 1.
+    submission: u64,
     /// Whether nothing was submitted since the last wait for the device.
     is_idle: bool,
     profiler: Option<Profiler>,
@@ -38,9 +40,20 @@ impl CommandRecorder {
             encoder: None,
             n_dispatches: 0,
             n_dispatches_of_all: 0,
+            submission: 1,
             is_idle: true,
             profiler,
         })
+    }
+
+    /// Returns the device.
+    pub(crate) const fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Returns the number of the submission being recorded.
+    pub(crate) const fn submission(&self) -> u64 {
+        self.submission
     }
 
     /// Returns the pass for one more dispatch.
@@ -84,6 +97,7 @@ impl CommandRecorder {
 
     /// Submits the recorded commands, if there are any.
     pub(crate) fn submit(&mut self) -> Option<wgpu::SubmissionIndex> {
+        self.submission += 1;
         let mut encoder = self.take()?;
         let profiler = self.profiler.as_mut().filter(|it| !it.is_empty());
         let Some(profiler) = profiler else {
@@ -111,6 +125,7 @@ impl CommandRecorder {
     pub(crate) fn submit_recorded(&mut self, commands: wgpu::CommandBuffer) {
         assert!(self.encoder.is_none(), "earlier commands were submitted");
         self.is_idle = false;
+        self.submission += 1;
         self.gpu.queue().submit([commands]);
     }
 

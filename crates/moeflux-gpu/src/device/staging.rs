@@ -17,15 +17,6 @@ pub(crate) const STAGING_BYTES_MAX: u64 = 64 << 20;
 const STAGING: wgpu::BufferUsages =
     wgpu::BufferUsages::MAP_WRITE.union(wgpu::BufferUsages::COPY_SRC);
 
-/// Context for recording copies.
-#[derive(Debug)]
-pub(crate) struct CopyContext<'a> {
-    pub(crate) gpu: &'a Gpu,
-    pub(crate) recorder: &'a mut CommandRecorder,
-    /// Number of the submission being recorded.
-    pub(crate) submission: u64,
-}
-
 /// A copy to a range of a buffer: the new contents, as chunks of bytes with their offsets in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StagedCopy<'a> {
@@ -69,30 +60,31 @@ impl Staging {
     /// driver reports a failure.
     pub(crate) fn fill(
         &mut self,
-        context: &mut CopyContext<'_>,
+        recorder: &mut CommandRecorder,
         copy: &StagedCopy<'_>,
     ) -> Result<bool> {
-        let Some(block_idx) = self.block(context.gpu, context.submission, copy.n_bytes)? else {
+        let Some(block_idx) = self.block(recorder, copy.n_bytes)? else {
             return Ok(false);
         };
         let StagingBlock { buffer, phase } = &mut self.blocks[block_idx];
         let view = buffer.get_mapped_range_mut(..copy.n_bytes);
-        let mut view = view.map_err(|e| context.gpu.error(&format!("staging failed: {e}")))?;
+        let mut view = view.map_err(|e| recorder.gpu().error(&format!("staging failed: {e}")))?;
         for &(at, bytes) in copy.chunks {
             view.slice(at..at + bytes.len()).copy_from_slice(bytes);
         }
         drop(view);
         buffer.unmap();
-        *phase = StagingPhase::Recorded(context.submission);
+        *phase = StagingPhase::Recorded(recorder.submission());
         let StagedCopy { buffer: target, begin, n_bytes, .. } = *copy;
-        context.recorder.encoder().copy_buffer_to_buffer(buffer, 0, target, begin, n_bytes);
+        recorder.encoder().copy_buffer_to_buffer(buffer, 0, target, begin, n_bytes);
         Ok(true)
     }
 
     /// Returns a writable block; waits for the device if all are in flight.
-    fn block(&mut self, gpu: &Gpu, submission: u64, n_bytes: u64) -> Result<Option<usize>> {
+    fn block(&mut self, recorder: &CommandRecorder, n_bytes: u64) -> Result<Option<usize>> {
+        let gpu = recorder.gpu();
         loop {
-            self.advance(gpu, submission)?;
+            self.advance(gpu, recorder.submission())?;
             let fits = |it: &StagingBlock| {
                 matches!(it.phase, StagingPhase::Mapped) && it.buffer.size() >= n_bytes
             };

@@ -7,7 +7,7 @@
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::ExpertIdx;
 
-use super::{ABSENT, ExpertBinding};
+use super::tables::{ABSENT, ExpertBinding};
 use crate::device::Gpu;
 use crate::memory::{HOST_STORAGE, STORAGE};
 use crate::params::narrow;
@@ -154,12 +154,13 @@ impl Bank {
         (&buffers[slot.idx / n_per_buffer], begin)
     }
 
-    /// Returns the table of each pair of buffers.
-    pub(super) fn tables(&self) -> Vec<Vec<u32>> {
-        let mut tables = vec![vec![ABSENT; self.split.n_experts]; self.bindings.len()];
+    /// Returns the table of each pair of buffers, with its offset.
+    pub(super) fn tables(&self) -> Vec<(u32, Vec<u32>)> {
+        let table = |it: &ExpertBinding| (it.table_at, vec![ABSENT; self.split.n_experts]);
+        let mut tables: Vec<_> = self.bindings.iter().map(table).collect();
         for (expert, slot) in self.slots.iter().enumerate() {
             let (pair, entry) = self.split.entry(*slot);
-            tables[pair][expert] = entry;
+            tables[pair].1[expert] = entry;
         }
         tables
     }
@@ -206,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_text_of_kernels_knows_the_mark() {
-        let text = include_str!("../kernels/stored_in_tiers.wgsl");
+        let text = include_str!("../kernels/shared/stored_in_tiers.wgsl");
         assert!(text.contains(&format!("const FAR_SLOT: u32 = {FAR_SLOT:#x}u;")));
     }
 }

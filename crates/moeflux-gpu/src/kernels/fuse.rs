@@ -7,11 +7,11 @@ use moeflux::provider::error::Result;
 use moeflux::provider::ids::BufferId;
 use moeflux::provider::ops::Op;
 
-use super::fused_delta::DeltaLayer;
-use super::fused_down::DownAndSum;
-use super::fused_heads::NormAndRope;
-use super::fused_products::FusedProducts;
-use super::fused_route::RouteAndProduct;
+use super::attention::fused_heads::NormAndRope;
+use super::delta::fused_delta::DeltaLayer;
+use super::experts::fused_down::DownAndSum;
+use super::products::fused_products::FusedProducts;
+use super::selection::fused_route::RouteAndProduct;
 use crate::compiler::PlanCompiler;
 
 /// Appends the steps of the first few ops as one, if a kernel fuses them. Returns their number, or

@@ -4,42 +4,19 @@
 //! the shaders, so that tests can check all of them without a GPU. **Invariant:** a kernel knows
 //! its op alone; fusion of several ops is in `fuse.rs`.
 
-mod decode_matrix;
-mod reduce;
-mod matvec;
-mod tile;
-mod coop_tile;
-mod attend;
-
-mod embed;
-mod select_rows;
-mod rms_norm;
-mod l2_norm;
-mod matmul;
-mod head_matmul;
-mod rope;
+mod shared;
+mod products;
+mod elementwise;
+mod norms;
 mod attention;
-mod mla_attention;
-mod causal_conv;
-mod delta_gates;
-mod gated_delta;
-mod swiglu;
-mod add;
-mod route;
-mod expert_ffn;
-mod combine;
-mod best;
-
-mod fused_delta;
-mod fused_down;
-mod fused_heads;
-mod fused_products;
-mod fused_route;
+mod delta;
+mod selection;
+mod experts;
 mod fuse;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use route::guess_cols;
+pub(crate) use selection::route::guess_cols;
 
 use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ops::{Op, Plan};
@@ -67,29 +44,29 @@ impl std::fmt::Debug for Kernel {
 /// All kernels.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
 pub(crate) const KERNELS: [Kernel; 23] = [
-    embed::KERNEL,
-    select_rows::KERNEL,
-    rms_norm::KERNEL,
-    l2_norm::KERNEL,
-    matmul::KERNEL,
-    head_matmul::KERNEL,
-    rope::KERNEL,
-    attention::KERNEL,
-    mla_attention::KERNEL,
-    causal_conv::KERNEL,
-    delta_gates::KERNEL,
-    gated_delta::KERNEL,
-    swiglu::KERNEL,
-    add::KERNEL,
-    route::KERNEL,
-    expert_ffn::KERNEL,
-    combine::KERNEL,
-    best::KERNEL,
-    fused_delta::KERNEL,
-    fused_down::KERNEL,
-    fused_heads::KERNEL,
-    fused_products::KERNEL,
-    fused_route::KERNEL,
+    elementwise::embed::KERNEL,
+    elementwise::select_rows::KERNEL,
+    norms::rms_norm::KERNEL,
+    norms::l2_norm::KERNEL,
+    products::matmul::KERNEL,
+    products::head_matmul::KERNEL,
+    attention::rope::KERNEL,
+    attention::kv_attention::KERNEL,
+    attention::mla_attention::KERNEL,
+    delta::causal_conv::KERNEL,
+    delta::delta_gates::KERNEL,
+    delta::gated_delta::KERNEL,
+    elementwise::swiglu::KERNEL,
+    elementwise::add::KERNEL,
+    selection::route::KERNEL,
+    experts::expert_ffn::KERNEL,
+    experts::combine::KERNEL,
+    selection::best::KERNEL,
+    delta::fused_delta::KERNEL,
+    experts::fused_down::KERNEL,
+    attention::fused_heads::KERNEL,
+    products::fused_products::KERNEL,
+    selection::fused_route::KERNEL,
 ];
 
 /// The kinds of blocks that kernels read, indexed by their numbers there. Models with other kinds
@@ -169,24 +146,24 @@ fn compile_unfused(ops: &[Op], compiler: &mut PlanCompiler<'_>, n_rows_least: u3
 /// As [`compile_plan`].
 fn compile(op: &Op, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     match op {
-        Op::Embed(op) => embed::compile(op, compiler),
-        Op::SelectRows(op) => select_rows::compile(op, compiler),
-        Op::RmsNorm(op) => rms_norm::compile(op, compiler),
-        Op::L2Norm(op) => l2_norm::compile(op, compiler),
-        Op::MatMul(op) => matmul::compile(op, compiler),
-        Op::HeadMatMul(op) => head_matmul::compile(op, compiler),
-        Op::Rope(op) => rope::compile(op, compiler),
-        Op::Attention(op) => attention::compile(op, compiler),
-        Op::MlaAttention(op) => mla_attention::compile(op, compiler),
-        Op::CausalConv(op) => causal_conv::compile(op, compiler),
-        Op::DeltaGates(op) => delta_gates::compile(op, compiler),
-        Op::GatedDelta(op) => gated_delta::compile(op, compiler),
-        Op::SwiGlu(op) => swiglu::compile(op, compiler),
-        Op::Add(op) => add::compile(op, compiler),
-        Op::Route(op) => route::compile(op, compiler),
-        Op::ExpertFfn(op) => expert_ffn::compile(op, compiler),
-        Op::Combine(op) => combine::compile(op, compiler),
-        Op::TopK(op) => best::compile(op, compiler),
+        Op::Embed(op) => elementwise::embed::compile(op, compiler),
+        Op::SelectRows(op) => elementwise::select_rows::compile(op, compiler),
+        Op::RmsNorm(op) => norms::rms_norm::compile(op, compiler),
+        Op::L2Norm(op) => norms::l2_norm::compile(op, compiler),
+        Op::MatMul(op) => products::matmul::compile(op, compiler),
+        Op::HeadMatMul(op) => products::head_matmul::compile(op, compiler),
+        Op::Rope(op) => attention::rope::compile(op, compiler),
+        Op::Attention(op) => attention::kv_attention::compile(op, compiler),
+        Op::MlaAttention(op) => attention::mla_attention::compile(op, compiler),
+        Op::CausalConv(op) => delta::causal_conv::compile(op, compiler),
+        Op::DeltaGates(op) => delta::delta_gates::compile(op, compiler),
+        Op::GatedDelta(op) => delta::gated_delta::compile(op, compiler),
+        Op::SwiGlu(op) => elementwise::swiglu::compile(op, compiler),
+        Op::Add(op) => elementwise::add::compile(op, compiler),
+        Op::Route(op) => selection::route::compile(op, compiler),
+        Op::ExpertFfn(op) => experts::expert_ffn::compile(op, compiler),
+        Op::Combine(op) => experts::combine::compile(op, compiler),
+        Op::TopK(op) => selection::best::compile(op, compiler),
         other => Err(unsupported(other.name())),
     }
 }

@@ -12,7 +12,7 @@ use moeflux::provider::ops::{KvKind, LayerState, StateSpec};
 
 use crate::device::Gpu;
 use crate::memory::STORAGE;
-use crate::memory::pieces::PageAllocator;
+use crate::memory::pages::PageAllocator;
 use crate::shader::PAGE_POSITIONS;
 
 /// Initial pages of an arena, if there is enough memory.

@@ -247,8 +247,8 @@ impl Batches {
         self.last.words.clear();
     }
 
-    /// Returns the location of the prepared batch; writes its rows if necessary.
-    pub(crate) fn place(&mut self, gpu: &Gpu) -> PlacedBatch<'_> {
+    /// Places the prepared batch; writes its rows if necessary.
+    pub(crate) fn place(&mut self, gpu: &Gpu) {
         if self.scratch != self.last {
             std::mem::swap(&mut self.scratch, &mut self.last);
             let n = self.last.words.len();
@@ -258,6 +258,10 @@ impl Batches {
             let bytes = bytemuck::cast_slice(&self.last.words);
             gpu.write(&self.buffer, (self.last_at * 16) as u64, bytes);
         }
+    }
+
+    /// Returns the location of the batch that was placed last.
+    pub(crate) fn placed(&self) -> PlacedBatch<'_> {
         self.last.placed(self.last_at)
     }
 }

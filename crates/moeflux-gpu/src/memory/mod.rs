@@ -3,7 +3,7 @@
 //! **Invariant:** offsets are in values or words of 4 bytes from the start of one buffer, and fit
 //! 32 bits because a binding does.
 
-mod pieces;
+mod pages;
 mod arena;
 pub(crate) mod codebooks;
 pub(crate) mod states;

@@ -2,7 +2,6 @@
 //! any they are skipped, and say so. The suite of ops is the engine's own.
 #![cfg(test)]
 
-mod ahead;
 mod blocks;
 mod check;
 mod choosing;
@@ -11,6 +10,7 @@ mod golden;
 mod limits;
 mod ops;
 mod overflow;
+mod prerecord;
 mod sessions;
 mod steps;
 mod support;

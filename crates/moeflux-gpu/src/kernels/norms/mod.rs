@@ -1,0 +1,4 @@
+//! Norms of rows and of heads.
+
+pub(super) mod rms_norm;
+pub(super) mod l2_norm;
