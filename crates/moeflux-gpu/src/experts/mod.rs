@@ -2,8 +2,8 @@
 //!
 //! An expert is stored in its slot as in its file: gate, up, down, each with codes, scales and
 //! biases. Permanently stored experts are in a bank of their layer. Streamed ones are read in place
-//! or are copied to a pool for all layers. **Invariant:** a slot is filled by a command that follows
-//! those that read its previous contents.
+//! or are copied to a pool for all layers. **Invariant:** a slot is filled by a command that
+//! follows those that read its previous contents.
 
 mod layout;
 mod tables;
