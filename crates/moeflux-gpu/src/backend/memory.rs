@@ -1,7 +1,6 @@
 //! A model in device memory, with the bind group that all its kernels share.
 //!
-//! **Invariant:** the bind group names the current buffers; a buffer that is replaced leaves its
-//! contents to its successor.
+//! **Invariant:** the bind group names the current buffers. A buffer that grows keeps its contents.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ops::Workspace;

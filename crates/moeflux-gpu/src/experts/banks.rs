@@ -1,7 +1,7 @@
 //! The layers whose experts are stored permanently, and the exchange of experts between device and
 //! host memory.
 //!
-//! **Invariant:** an expert moves by commands, and the tables are noted as stale with it.
+//! **Invariant:** an expert moves by commands, and the tables are stale from then on.
 
 use std::collections::HashMap;
 

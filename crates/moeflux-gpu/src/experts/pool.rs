@@ -94,7 +94,7 @@ impl SlotPools {
             pool.slots[slot_idx].last_group = self.n_groups;
             addresses.push((key.1, pool.slots[slot_idx].address));
         }
-        // Buffers are computed in order.
+        // The order of buffers is that of dispatches.
         addresses.sort_by_key(|(_, address)| address.buffer_idx);
         let mut group = PlacedGroup::default();
         for (expert, SlotAddress { buffer_idx, slot }) in addresses {
