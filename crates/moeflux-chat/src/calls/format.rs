@@ -1,10 +1,10 @@
 //! The ways to write calls, as the literals that chat templates write.
 //!
-//! The calls of a turn are `before_calls`, then the calls with `between_calls` between each two,
-//! then `after_calls`. A call is `before_call`, `before_name`, the name, `after_name`, the
+//! The calls of a turn are `before_calls`, then the calls, separated by `between_calls`, then
+//! `after_calls`. A call is `before_call`, `before_name`, the name, `after_name`, the
 //! arguments, `after_arguments`, `after_call`. **Invariant:** the concatenation of these literals
 //! is the text that the template writes, including whitespace; [`str::trim`] turns a literal into a
-//! marker. Independent of tools.
+//! marker. Nothing here depends on tools.
 
 use moeflux::ChatTemplate;
 
@@ -121,7 +121,7 @@ pub(crate) const QWEN_XML: CallFormat = CallFormat {
     after_calls: "",
 };
 
-/// As [`QWEN_XML`], by templates that format numbers, booleans and null with Python.
+/// As [`QWEN_XML`], in templates that format numbers, booleans and null as Python does.
 pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
     title: "qwen_xml_python",
     arguments: ArgumentsForm::Tagged(Tags {
@@ -258,8 +258,8 @@ pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
     after_calls: "</tool_calls:opensource>",
 };
 
-/// A message to the tool: gpt-oss. Its template writes the recipient in front of the channel; this
-/// is the order that the model itself prefers.
+/// A message to the tool: gpt-oss. The model prefers the order below, with the recipient after the
+/// channel; its template writes the recipient first.
 pub(crate) const HARMONY: CallFormat = CallFormat {
     title: "harmony",
     after_text: "<|end|><|start|>assistant",
@@ -276,7 +276,8 @@ pub(crate) const HARMONY: CallFormat = CallFormat {
     after_calls: "",
 };
 
-/// Each format with the strings that identify a template of it, most specific first.
+/// Each format with strings that all occur in its templates. The first match counts, so a more
+/// specific format precedes those that it resembles.
 const BY_TEMPLATE: [(&CallFormat, &[&str]); 11] = [
     (&KIMI_K2, &["<|tool_calls_section_begin|>"]),
     (&DEEPSEEK_V3, &["<｜tool▁calls▁begin｜>", "```json"]),
@@ -297,7 +298,7 @@ impl CallFormat {
         BY_TEMPLATE.iter().map(|(format, _)| *format)
     }
 
-    /// Returns the format in which this template writes calls; `None` if it writes no known one.
+    /// Returns the format in which this template writes calls; `None` if it is not a known one.
     #[must_use]
     pub fn of(template: &ChatTemplate) -> Option<&'static Self> {
         let is_written = |marks: &[&str]| marks.iter().all(|mark| template.mentions(mark));

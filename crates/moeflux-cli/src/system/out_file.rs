@@ -2,7 +2,8 @@
 //!
 //! A regular file, or a new one, is written next to its final name and renamed when complete. A
 //! pipe, a device or a dangling link is written directly: renaming would replace it with a file.
-//! **Invariant:** a link's target is replaced, never the link; a failure leaves no temporary file.
+//! **Invariant:** a link's target is replaced, never the link; after a failure, the temporary file
+//! is removed.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -65,7 +66,7 @@ impl OutFile {
 impl Drop for OutFile {
     fn drop(&mut self) {
         if self.renamed.is_some() {
-            // The first error matters; a leftover file is harmless.
+            // The error that led here matters more, and a leftover file is harmless.
             drop(std::fs::remove_file(&self.written));
         }
     }

@@ -118,8 +118,8 @@ impl Stopper {
         self.stop_as(StopSignal::Drain);
     }
 
-    /// Stops the server when the system will soon end the process: clients of answers that have not
-    /// ended within `time` are told that these were cut short.
+    /// Stops the server, for a process that the system will end soon: clients of answers that have
+    /// not ended within `time` are told that these were cut short.
     pub fn stop_within(&self, time: Duration) {
         self.stop_as(StopSignal::Within(time));
     }

@@ -154,7 +154,8 @@ fn swiglu(seed: u64) -> OpCase {
     let gate = builder.heads("gate", shape);
     let up = builder.heads("up", shape);
     let out = output(&mut builder, &[gate, up]);
-    // Normal values reach 1: a limit of 0.7 cuts both sides, 7.0 never cuts.
+    // Values have a standard deviation of about 1: a limit of 0.7 clamps on both sides, and 7.0
+    // never does.
     let limit = builder.rng.pick(&[None, Some(0.7), Some(7.0)]);
     builder.finish(vec![Op::SwiGlu(SwiGlu { gate, up, out, limit })])
 }

@@ -93,7 +93,7 @@ struct PendingAnswer {
     display: AnswerDisplay,
     stats: AnswerStats,
     asked: Instant,
-    /// The progress bar where there is no footer.
+    /// The progress bar, shown if there is no footer.
     bar: Option<Bar>,
 }
 
@@ -174,7 +174,7 @@ impl AnswerRun<'_> {
         }
     }
 
-    /// Handles an event of the job. Returns how the answer ended, if it did.
+    /// Handles an event of the job. Returns how the answer ended, if it has.
     fn event(
         &mut self,
         event: Event,

@@ -43,7 +43,7 @@ use crate::options::args::ModelArgs;
 use crate::options::ranges;
 use crate::options::sampling::SamplingArgs;
 
-/// What `moeflux chat` is told.
+/// The arguments of `moeflux chat`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without a terminal, each line of stdin is a message or a command, and the \

@@ -1,7 +1,7 @@
 //! `moeflux eval`: how well a model predicts a text, and how close two backends are on it.
 //!
-//! The text is cut into windows. Only the bytes of predicted tokens count, except separators of
-//! documents, which are predicted but are not text.
+//! The text is cut into windows. The bytes of predicted tokens count; separators of documents are
+//! predicted too, but are not text, so theirs do not.
 
 mod windows;
 mod logprobs;
@@ -34,7 +34,7 @@ const WINDOW_DEFAULT: usize = 2048;
 /// Upper bound on the logits held while two backends are compared.
 const HELD_BYTES_MAX: usize = 512 << 20;
 
-/// What `moeflux eval` is told.
+/// The arguments of `moeflux eval`.
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
@@ -125,7 +125,7 @@ fn read_text(args: &EvalArgs) -> Result<String> {
     })
 }
 
-/// Cuts the text. Also returns the bytes of all predicted tokens.
+/// Cuts the text into windows. Also returns the number of bytes of all predicted tokens.
 fn cut(
     args: &EvalArgs,
     opened: &Model,
@@ -168,6 +168,7 @@ fn cut(
 struct EvalRun<'a> {
     logprobs: Option<Logprobs>,
     session: Session,
+    /// The session of the backend that is compared.
     other: Option<Session>,
     /// Tokens computed together while two backends are compared.
     n_rows: usize,

@@ -42,7 +42,7 @@ use routing::RoutingSource;
 /// Default tokens of a session, as in `generate`.
 pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 
-/// What `moeflux plan` is told.
+/// The arguments of `moeflux plan`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
     /// Name of a known model, or part of it; a config.json; the folder or GGUF file of a model; or

@@ -47,7 +47,7 @@ impl PlannedModel {
         Self { name, blueprint, needs, kind, weights_bytes }
     }
 
-    /// Returns the part of the first of several machines: none has a larger one.
+    /// Returns what the first of several machines holds of the model: no other holds more.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl PlannedModel {
     }
 }
 
-/// What is planned: a model on a machine, with a session of some length.
+/// The subject of a plan: a model on a machine, with a session of some length.
 #[derive(Debug)]
 pub(crate) struct PlanQuery<'a> {
     pub(crate) planned: &'a PlannedModel,
@@ -111,7 +111,8 @@ impl<'a> PlanQuery<'a> {
         ForecastInput { blueprint, needs, resources, context: self.context, routes: self.routes }
     }
 
-    /// Chooses the device. The card computes if it was requested, or if the whole model fits there.
+    /// Chooses the device. The card computes if it was requested. It also does so by default, if
+    /// it can compute this model, all experts fit there, and the model is not too small for a GPU.
     fn chosen(&self) -> Result<(Resources, Forecast), Error> {
         let of_cpu = self.machine.of_cpu();
         let is_computed = crate::model::device::check_kinds(&self.planned.blueprint).is_ok();
@@ -332,11 +333,11 @@ fn prompt_json(prompt: &PromptForecast) -> Value {
     })
 }
 
-/// Fails if the system does not report its memory.
+/// Checks that the size of the memory is known.
 ///
 /// # Errors
 ///
-/// [`Error::Input`] in that case.
+/// [`Error::Input`] if the system does not report it.
 pub(crate) fn check_known(machine: &PlanMachine) -> CommandResult {
     match machine.memory_bytes() {
         Some(_) => Ok(()),

@@ -28,8 +28,8 @@ use crate::format::safetensors::index::{ShardIndex, parse_index};
 
 const INDEX_NAME: &str = "model.safetensors.index.json";
 
-/// Upper bound on an index. It repeats little but names, so it is smaller than all headers
-/// together.
+/// Upper bound on an index. It holds little besides the names of tensors, so it is smaller than the
+/// headers together.
 const INDEX_BYTES_MAX: u64 = 100_000_000;
 
 /// One tensor of a checkpoint.
@@ -72,7 +72,7 @@ pub struct Gguf {
     pub path: PathBuf,
     /// `general.architecture`.
     pub architecture: String,
-    /// All metadata. Of a split file, that of the first part.
+    /// All metadata; for a split file, the metadata of its first part.
     pub metadata: Metadata,
 }
 
@@ -92,7 +92,7 @@ impl Gguf {
 /// A model's table of contents.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The folder, or the GGUF file; the first part of a split one.
+    /// The folder, or the GGUF file; for a split file, its first part.
     pub dir: PathBuf,
     /// Its files, in order of name.
     pub files: Vec<ShardFile>,
@@ -192,8 +192,8 @@ impl Checkpoint {
         Self::of_gguf(vec![GgufFile::of_bytes(path, bytes, len_bytes)?])
     }
 
-    /// Returns the checkpoint of a split GGUF file from name, length and header of each part. A
-    /// header is all bytes before the data.
+    /// Returns the checkpoint of a split GGUF file from the name, length and header of each part.
+    /// A header is all bytes before the data.
     ///
     /// # Errors
     ///
@@ -223,8 +223,8 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the checkpoint of a folder from name, length and header of each file. Headers are
-    /// given without their length prefixes.
+    /// Returns the checkpoint of a folder from the name, length and header of each file. Headers
+    /// are given without their length prefixes.
     ///
     /// # Errors
     ///
@@ -242,8 +242,8 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Names the owner of the byte at `at` of a file, for messages: a tensor, or an expert of a
-    /// packed layer.
+    /// Names what contains the byte at offset `at` of a file, for messages: a tensor, an expert of
+    /// a packed layer, or the header.
     #[must_use]
     pub fn name_at(&self, file_idx: usize, at: u64) -> String {
         let has_it = |entry: &&TensorEntry| {
@@ -312,7 +312,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Adds a tensor of the file added last.
+    /// Adds a tensor of the file that was added last.
     fn add_tensor(&mut self, tensor: HeaderTensor, data_at: u64) -> Result<()> {
         let HeaderTensor { name, dtype, shape, begin_bytes, len_bytes } = tensor;
         let canonical = self.canonical(&name).into_owned();

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** records and tensors of a packed folder are compared with their checksums,
 //! bypassing cached data. In other checkpoints only impossible values are detected: NaN and
-//! infinity among scales and vectors. One run finds all damage. Memory is one buffer per thread.
+//! infinity among scales and vectors. One run finds all damage. Each thread needs one buffer.
 
 pub(super) mod damage;
 pub(super) mod sums;
@@ -62,10 +62,10 @@ pub struct Verified {
     pub n_tensors: usize,
     /// Number of small files compared with checksums.
     pub n_documents: usize,
-    /// Whether this is a pack whose small files have no checksums, or differ from them with
-    /// [`Documents::Accepted`]. [`crate::pack::write_sums`] writes new ones.
+    /// Whether this is a pack whose small files have no checksums, or do not match them. If nothing
+    /// is damaged (see [`Documents::Accepted`]), [`crate::pack::write_sums`] writes new ones.
     pub needs_pack_sums: bool,
-    /// Damage of small files, then of weight files ordered by file and offset.
+    /// Damage to small files, then to weight files, ordered by file and offset.
     pub damages: Vec<Damage>,
 }
 
@@ -87,13 +87,13 @@ struct FiniteRange {
     first_bytes: u64,
     len_bytes: u64,
     finite: FiniteFormat,
-    /// Bytes of the same part in earlier units.
+    /// Bytes of the same tensor in earlier units.
     skipped_bytes: u64,
 }
 
-/// Checks the model in a folder. Damage is part of the result, not an error, and so are small files
-/// that have changed since packing. If the model cannot be opened because of them, only they are
-/// reported.
+/// Checks the model in a folder. Damage is part of the result, not an error. So is a small file
+/// that has changed since packing; if the model cannot be opened because of such files, only they
+/// are reported.
 ///
 /// # Errors
 ///
@@ -176,8 +176,7 @@ impl Verified {
     }
 }
 
-/// Returns the types of the tensors that `weights` checks for non-finite values, by file and
-/// offset.
+/// Returns the formats of all data that `weights` checks for non-finite values, by file and offset.
 fn finite_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), FiniteFormat> {
     let mut kinds = BTreeMap::new();
     for matrix in &manifest.matrices {
@@ -234,7 +233,7 @@ fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<CheckUnit> {
     units
 }
 
-/// Returns the range of a whole unit, or of a part at its beginning.
+/// Returns a range at the beginning of a unit.
 fn finite_range(len_bytes: u64, finite: FiniteFormat, skipped_bytes: u64) -> FiniteRange {
     FiniteRange { first_bytes: 0, len_bytes, finite, skipped_bytes }
 }
@@ -250,7 +249,7 @@ fn packed_units(
         let table = PackedTable::read((checkpoint, packed), file_idx, &files[file_idx])?;
         let table_at = table.first_bytes;
         if !table.is_intact {
-            // The last checksum of a damaged table says nothing about its origin.
+            // A damaged table cannot show that its file is from another pack: report only damage.
             damages.retain(|it| it.part != DamagedPart::ForeignFile || it.file != shard.path);
             damages.push(Damage {
                 part: DamagedPart::Checksums,
@@ -333,7 +332,9 @@ struct VerifyRun<'a> {
 
 /// A message from a thread that checks.
 enum WorkerMessage {
+    /// Number of bytes read since the last message.
     Read(u64),
+    /// Index of a unit, and its damage.
     Damaged(usize, Damage),
 }
 
@@ -451,8 +452,8 @@ impl VerifyRun<'_> {
 }
 
 impl CheckUnit {
-    /// Returns the offset in the file of the first value in this chunk, or of its block, that
-    /// should be finite and is not. Chunks and parts begin at multiples of a float's size.
+    /// Finds the first value in this chunk that should be finite and is not. Returns the offset of
+    /// it, or of its block, in the file. Chunks and units begin at multiples of a float's size.
     fn first_non_finite(&self, skipped: u64, chunk: &[u8]) -> Option<u64> {
         let end = skipped + chunk.len() as u64;
         let in_part = |part: &FiniteRange| {

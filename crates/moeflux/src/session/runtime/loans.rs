@@ -1,10 +1,10 @@
 //! Memory that slots of experts lend: to sessions that grow, and to a long prompt for longer
 //! steps.
 //!
-//! **Invariant:** slots free their memory before a borrower allocates it, and a borrower before
-//! slots do. When the last of the prompts that borrow ends, however it ends, steps and slots are as
-//! they were before the first. Sessions that feed single tokens meanwhile have fewer slots, and the
-//! same bytes.
+//! **Invariant:** memory is freed on one side before the other side allocates it. When the last of
+//! the prompts that borrow ends, for whatever reason, steps and slots are as they were before the
+//! first. Until then, sessions that feed single tokens have fewer slots, but experts with the same
+//! bytes.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::forward::{DeviceContext, LentSlots};
 use crate::session::runtime::Runtime;
 
-/// Runs `work`, which takes memory for sessions in one or more pieces. Where there is no room,
-/// slots make some, and `work` runs again.
+/// Runs `work`, which allocates memory for sessions in one or more pieces. Whenever there is no
+/// room, slots lend more memory, and `work` runs again.
 pub(in crate::session) fn retry_after_lending<T>(
     runtime: &Runtime,
     device: &mut DeviceContext,
@@ -44,14 +44,14 @@ fn grow(runtime: &Runtime, device: &mut DeviceContext, n_bytes: u64) -> Result<b
     Ok(is_lent)
 }
 
-/// Returns the memory that sessions no longer use to slots.
+/// Gives slots back the memory that sessions no longer use.
 pub(in crate::session) fn shrink(runtime: &Runtime, device: &mut DeviceContext) {
     let Some(lender) = runtime.lender() else { return };
     let booked_bytes = device.backend.states().budget().booked_bytes();
     let n_slots = lender.n_slots_for_sessions(booked_bytes);
     if let Some(n_slots) = n_slots.filter(|it| *it < device.lent.n_slots_of_sessions) {
         device.backend.states().budget().set_limit(lender.session_bytes(n_slots));
-        // Slots that cannot be allocated now come back when there is memory again.
+        // Slots that cannot be allocated now are allocated once there is memory again.
         drop(device.lend(LentSlots { n_slots_of_sessions: n_slots, ..device.lent }));
     }
 }
@@ -96,7 +96,8 @@ pub(in crate::session) fn end_longer_steps(runtime: &Runtime, device: &mut Devic
     }
 }
 
-/// Makes steps longer. Returns whether they are; what another prompt has borrowed is enough.
+/// Makes steps longer. Returns whether they are longer now: if nothing more can be lent, the memory
+/// that another prompt has borrowed is enough.
 fn borrow(
     runtime: &Runtime,
     device: &mut DeviceContext,
@@ -117,8 +118,8 @@ fn borrow(
     lent.map(|_| has_borrowed)
 }
 
-/// Slots that cannot be allocated now come back when there is memory again; a workspace that was
-/// enlarged can be made smaller.
+/// Makes steps as short as usual, and gives slots back all memory that prompts borrowed. Slots that
+/// cannot be allocated now are allocated once there is memory again.
 fn return_all(runtime: &Runtime, device: &mut DeviceContext) {
     let Some(terms) = runtime.lender().and_then(|it| it.prompts.as_ref()) else { return };
     let is_usual = device.backend.n_rows_max() == terms.n_rows;

@@ -133,7 +133,7 @@ fn router(
     config.divides(("n_group", n_groups), ("n_routed_experts", n_experts))?;
     let group = n_experts / n_groups;
     if group < 2 {
-        // The score of a group is the sum of its two best.
+        // The score of a group is the sum of the scores of its two best experts.
         return Err(config.text.wrong("n_group", "groups of at least 2 experts"));
     }
     let n_groups_kept = config.width_or("topk_group", defaults.n_groups_kept)?;

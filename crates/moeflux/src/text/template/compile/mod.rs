@@ -29,7 +29,8 @@ const REMEMBERED_MAX: usize = 50;
 const LOOP_HAS_VARIABLE: u8 = 1;
 const MACRO_HAS_CALLER: u8 = 2;
 
-/// A construct that must be closed when a loop is left early.
+/// A construct that must be closed when a loop is left early. A loop has the index of its `Iterate`
+/// and the indices of the jumps that leave it.
 enum OpenConstruct {
     Loop { iterate: u32, leave: Vec<u32> },
     Frame,
@@ -319,7 +320,7 @@ impl<'s> TemplateCompiler<'s> {
         self.emit(Instruction::PopFrame, span);
     }
 
-    /// Captures the output of statements on the stack.
+    /// Compiles statements whose output becomes a value on the stack.
     fn capture(&mut self, body: &[Stmt<'s>], span: Span) -> CompileResult {
         self.operator("op:begin_capture", 0, span);
         self.emit(Instruction::DiscardTop, span);
@@ -374,7 +375,8 @@ impl<'s> TemplateCompiler<'s> {
         targets.iter().try_for_each(|target| self.assign(target))
     }
 
-    /// Leaves a macro on the stack. Its body is emitted in place, and a jump skips it.
+    /// Compiles a macro, which is left on the stack. Its body is emitted in place, and a jump skips
+    /// it.
     fn declare(&mut self, declared: &Spanned<Macro<'s>>) -> CompileResult {
         let span = declared.span();
         let outside = std::mem::take(&mut self.open);
@@ -434,7 +436,7 @@ fn unsupported(tag: &str, span: Span) -> CompileError {
     CompileError::new(span.start_line, format!("chat templates have no `{tag}`"))
 }
 
-/// Returns the index of a function in the machine's cache.
+/// Returns the index of a function in the machine's cache, or the largest `u8` if it has none.
 fn local_id<'s>(ids: &mut Vec<&'s str>, name: &'s str) -> u8 {
     let known = ids.iter().position(|known| *known == name);
     if known.is_none() && ids.len() < REMEMBERED_MAX {
