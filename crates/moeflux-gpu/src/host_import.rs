@@ -55,11 +55,12 @@ mod vulkan {
         if !inner.physical_device_capabilities().supports_extension(NAME) {
             return None;
         }
-        let add = Box::new(|args: CreateDeviceCallbackArgs<'_, '_, '_>| args.extensions.push(NAME));
+        let extend =
+            Box::new(|args: CreateDeviceCallbackArgs<'_, '_, '_>| args.extensions.push(NAME));
         let (features, limits) = (descriptor.required_features, &descriptor.required_limits);
         let hints = &descriptor.memory_hints;
         // SAFETY: the adapter has the one extension that is added, and nothing is taken away.
-        let opened = unsafe { inner.open_with_callback(features, limits, hints, Some(add)) };
+        let opened = unsafe { inner.open_with_callback(features, limits, hints, Some(extend)) };
         // SAFETY: it was opened on this adapter just now, with these features.
         unsafe { adapter.create_device_from_hal(opened.ok()?, descriptor) }.ok()
     }
@@ -144,10 +145,10 @@ mod vulkan {
             return None;
         }
         let host = extension::Device::new(instance, &device);
-        let ask = host.fp().get_memory_host_pointer_properties_ext;
+        let query = host.fp().get_memory_host_pointer_properties_ext;
         let mut host_types = vk::MemoryHostPointerPropertiesEXT::default();
         // SAFETY: slabs are imported only on devices with this extension; the slab is alive.
-        unsafe { ask(device.handle(), HOST, address.cast(), &mut host_types) }.result().ok()?;
+        unsafe { query(device.handle(), HOST, address.cast(), &mut host_types) }.result().ok()?;
         let n_bytes = n_bytes as u64;
         let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(HOST);
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER | vk::BufferUsageFlags::TRANSFER_SRC;

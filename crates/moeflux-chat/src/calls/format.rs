@@ -17,7 +17,7 @@ pub struct CallFormat {
     /// Between the text of a turn and its calls.
     pub(crate) after_text: &'static str,
     /// Other texts that may begin a call. An answer that is held to rules must not contain them.
-    pub(crate) others: &'static [&'static str],
+    pub(crate) other_openers: &'static [&'static str],
     /// Before the first call; empty if the calls of a turn have no common frame.
     pub(crate) before_calls: &'static str,
     /// Before each call.
@@ -86,7 +86,7 @@ pub(crate) enum Scalars {
 pub(crate) const HERMES: CallFormat = CallFormat {
     title: "hermes",
     after_text: "\n",
-    others: &[],
+    other_openers: &[],
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "{\"name\": \"",
@@ -103,7 +103,7 @@ pub(crate) const HERMES: CallFormat = CallFormat {
 pub(crate) const QWEN_XML: CallFormat = CallFormat {
     title: "qwen_xml",
     after_text: "\n\n",
-    others: &[],
+    other_openers: &[],
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "<function=",
@@ -137,7 +137,7 @@ pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
 pub(crate) const DEEPSEEK_V3: CallFormat = CallFormat {
     title: "deepseek_v3",
     after_text: "",
-    others: &[],
+    other_openers: &[],
     before_calls: "<｜tool▁calls▁begin｜>",
     before_call: "<｜tool▁call▁begin｜>",
     before_name: "function<｜tool▁sep｜>",
@@ -164,7 +164,7 @@ pub(crate) const DEEPSEEK_V3_1: CallFormat = CallFormat {
 pub(crate) const KIMI_K2: CallFormat = CallFormat {
     title: "kimi_k2",
     after_text: "",
-    others: &[],
+    other_openers: &[],
     before_calls: "<|tool_calls_section_begin|>",
     before_call: "<|tool_call_begin|>",
     before_name: "functions.",
@@ -181,7 +181,7 @@ pub(crate) const KIMI_K2: CallFormat = CallFormat {
 pub(crate) const GLM_4_5: CallFormat = CallFormat {
     title: "glm_4_5",
     after_text: "\n",
-    others: &[],
+    other_openers: &[],
     before_calls: "",
     before_call: "<tool_call>",
     before_name: "",
@@ -218,7 +218,7 @@ pub(crate) const GLM_4_7: CallFormat = CallFormat {
 pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
     title: "minimax_m2",
     after_text: "\n",
-    others: &[],
+    other_openers: &[],
     before_calls: "<minimax:tool_call>\n",
     before_call: "<invoke name=\"",
     before_name: "",
@@ -240,7 +240,7 @@ pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
 pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
     title: "hunyuan_3",
     after_text: "",
-    others: &[],
+    other_openers: &[],
     before_calls: "<tool_calls:opensource>\n",
     before_call: "<tool_call:opensource>",
     before_name: "",
@@ -263,7 +263,7 @@ pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
 pub(crate) const HARMONY: CallFormat = CallFormat {
     title: "harmony",
     after_text: "<|end|><|start|>assistant",
-    others: &["<|start|>assistant to=", "<|channel|>analysis to=", "<|channel|>final to="],
+    other_openers: &["<|start|>assistant to=", "<|channel|>analysis to=", "<|channel|>final to="],
     before_calls: "",
     before_call: "<|channel|>commentary to=",
     before_name: "functions.",
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_what_stands_in_angle_brackets() {
+    fn markers_are_the_parts_in_angle_brackets() {
         let markers = |format: &CallFormat| format.markers().collect::<Vec<_>>();
         assert_eq!(markers(&HERMES), ["<tool_call>", "</tool_call>"]);
         assert_eq!(

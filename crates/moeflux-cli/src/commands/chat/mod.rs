@@ -101,7 +101,7 @@ pub(crate) fn run(args: &ChatArgs) -> CommandResult {
         n_tokens_max: args.n_tokens,
         stops,
         thinking: (args.think || args.no_think).then_some(args.think),
-        n_asked: 0,
+        n_answers: 0,
     };
     let terminal = Terminal::open();
     let editor = match (terminal.is_edited(), terminal.is_typed, terminal.abilities) {

@@ -282,7 +282,7 @@ impl Checkpoint {
     fn add_file(&mut self, path: PathBuf, file: FileHeader) -> Result<()> {
         let FileHeader { mut header, packed, data_at, len_bytes, hash, identity } = file;
         let first = self.files.first().map(|first| first.path.clone());
-        let own_names = match packed {
+        let pack_tensor_names = match packed {
             Some(packed) => {
                 for tensor in &mut header.tensors {
                     if let Some((dtype, shape)) = packed.blocks_of(tensor) {
@@ -305,7 +305,7 @@ impl Checkpoint {
         let file = ShardFile { path, len_bytes, header_hash: hash, header_at, data_at, identity };
         self.files.push(file);
         for tensor in header.tensors {
-            if !own_names.contains(&tensor.name) {
+            if !pack_tensor_names.contains(&tensor.name) {
                 self.add_tensor(tensor, data_at)?;
             }
         }
@@ -357,7 +357,7 @@ impl Checkpoint {
             );
             return Err(Error::malformed(path, problem));
         }
-        let mut own_names = vec![file.sums.tensor.clone()];
+        let mut pack_tensor_names = vec![file.sums.tensor.clone()];
         packed.sums.push(file.sums);
         match file.role {
             PackedRole::Extras => {}
@@ -378,7 +378,7 @@ impl Checkpoint {
                     );
                     return Err(Error::malformed(path, problem));
                 }
-                own_names.push(bank.tensor.clone());
+                pack_tensor_names.push(bank.tensor.clone());
                 let prefix = bank.prefix.clone();
                 if let Some((other_idx, _)) = packed.banks.insert(prefix, (file_idx, *bank)) {
                     let other = self.files.get(other_idx).map(|file| file.path.as_path());
@@ -390,7 +390,7 @@ impl Checkpoint {
                 }
             }
         }
-        Ok(own_names)
+        Ok(pack_tensor_names)
     }
 
     /// Returns the index of the file that has the tensor of this name.

@@ -34,10 +34,10 @@ fn grow(runtime: &Runtime, device: &mut DeviceContext, n_bytes: u64) -> Result<b
     let Some(lender) = runtime.lender() else { return Ok(false) };
     let booked_bytes = device.backend.states().budget().booked_bytes();
     let n_slots = lender.n_slots_for_sessions(booked_bytes.saturating_add(n_bytes));
-    let Some(n_slots) = n_slots.filter(|it| *it > device.lent.n_slots_of_sessions) else {
+    let Some(n_slots) = n_slots.filter(|it| *it > device.lent.n_slots_for_sessions) else {
         return Ok(false);
     };
-    let is_lent = device.lend(LentSlots { n_slots_of_sessions: n_slots, ..device.lent })?;
+    let is_lent = device.lend(LentSlots { n_slots_for_sessions: n_slots, ..device.lent })?;
     if is_lent {
         device.backend.states().budget().set_limit(lender.session_bytes(n_slots));
     }
@@ -49,10 +49,10 @@ pub(in crate::session) fn shrink(runtime: &Runtime, device: &mut DeviceContext) 
     let Some(lender) = runtime.lender() else { return };
     let booked_bytes = device.backend.states().budget().booked_bytes();
     let n_slots = lender.n_slots_for_sessions(booked_bytes);
-    if let Some(n_slots) = n_slots.filter(|it| *it < device.lent.n_slots_of_sessions) {
+    if let Some(n_slots) = n_slots.filter(|it| *it < device.lent.n_slots_for_sessions) {
         device.backend.states().budget().set_limit(lender.session_bytes(n_slots));
         // Slots that cannot be allocated now are allocated once there is memory again.
-        drop(device.lend(LentSlots { n_slots_of_sessions: n_slots, ..device.lent }));
+        drop(device.lend(LentSlots { n_slots_for_sessions: n_slots, ..device.lent }));
     }
 }
 
@@ -68,7 +68,7 @@ impl LongerSteps {
         let Some(lender) = runtime.lender() else { return Ok(None) };
         let _workspace_guard = runtime.lock_workspace()?;
         let mut device = runtime.lock()?;
-        let prompt_steps = lender.prompt_steps(n_rows, device.lent.n_slots_of_sessions);
+        let prompt_steps = lender.prompt_steps(n_rows, device.lent.n_slots_for_sessions);
         let Some(prompt_steps) = prompt_steps else { return Ok(None) };
         if !borrow(runtime, &mut device, prompt_steps)? {
             return Ok(None);
@@ -107,7 +107,7 @@ fn borrow(
     if n_rows <= device.backend.n_rows_max() {
         return Ok(true);
     }
-    let lent = device.lend(LentSlots { n_slots_of_prompts: n_slots_lent, ..device.lent });
+    let lent = device.lend(LentSlots { n_slots_for_prompts: n_slots_lent, ..device.lent });
     if matches!(lent, Ok(true)) && device.backend.set_rows_max(n_rows).is_ok() {
         return Ok(true);
     }
@@ -124,6 +124,6 @@ fn return_all(runtime: &Runtime, device: &mut DeviceContext) {
     let Some(terms) = runtime.lender().and_then(|it| it.prompts.as_ref()) else { return };
     let is_usual = device.backend.n_rows_max() == terms.n_rows;
     if is_usual || device.backend.set_rows_max(terms.n_rows).is_ok() {
-        drop(device.lend(LentSlots { n_slots_of_prompts: 0, ..device.lent }));
+        drop(device.lend(LentSlots { n_slots_for_prompts: 0, ..device.lent }));
     }
 }
