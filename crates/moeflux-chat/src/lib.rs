@@ -48,7 +48,7 @@
 //!   lark, calls              grammars of clients; of calls
 //!   vocabulary, marker, problems, model
 //!                            what is built once for a model
-//!   body, constraint         the state of one answer, behind its thoughts and with them
+//!   body, constraint         the state of one answer, after its thoughts, and including them
 //! answer           tokens to parts of an answer
 //! prepared         a prompt with all that its answers need
 //! chat             the interface of a model

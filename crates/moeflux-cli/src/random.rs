@@ -27,7 +27,7 @@ impl RandomStream {
         mixed(self.start.wrapping_add(idx.wrapping_mul(STEP)))
     }
 
-    /// Returns a number of mean 0 and standard deviation 1, within 3.5: the sum of four uniform
+    /// Returns a number with mean 0 and standard deviation 1, within 3.5: the sum of four uniform
     /// numbers is close to normal.
     pub(crate) fn normal(&self, idx: u64) -> f32 {
         let word = self.word(idx);

@@ -1,10 +1,10 @@
 //! Import of host memory: a slab of slots becomes a buffer that kernels read without a copy. Also
 //! reads the size of an adapter's memory from the driver.
 //!
-//! **Invariant:** the driver's claim to a slab ends with the buffer, when no submission uses it any
-//! more, and until then the slab stays alive. This module does not know the contents or writers of
+//! **Invariant:** the driver releases a slab once its buffer is dropped and no submission uses it
+//! any more; until then the slab stays alive. This module does not know the contents or writers of
 //! a slab; lenders of slots ensure that none is written while a kernel reads it. Besides
-//! `device/mod.rs` the only file of this crate with `unsafe`.
+//! `device/mod.rs`, this is the only file of the crate with `unsafe`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 #[derive(Debug)]
 pub(crate) struct ImportedSlab {
     pub(crate) buffer: wgpu::Buffer,
-    /// Whether the driver's claim has ended.
+    /// Whether the driver has released the slab.
     pub(crate) is_released: Arc<AtomicBool>,
 }
 
@@ -44,41 +44,44 @@ mod vulkan {
     const HOST: vk::ExternalMemoryHandleTypeFlags =
         vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT;
 
-    /// Opens an adapter with support for slab import; `None` if it has none or fails to open.
+    /// Opens an adapter with support for slab import; `None` if the adapter does not offer that, or
+    /// fails to open.
     pub(crate) fn open(
         adapter: &wgpu::Adapter,
         descriptor: &wgpu::DeviceDescriptor<'_>,
     ) -> Option<(wgpu::Device, wgpu::Queue)> {
-        // SAFETY: what is seen of the driver's adapter is used here and not kept.
+        // SAFETY: the driver's adapter is used within this call only.
         let inner = unsafe { adapter.as_hal::<Vulkan>() }?;
         if !inner.physical_device_capabilities().supports_extension(NAME) {
             return None;
         }
-        let add = Box::new(|args: CreateDeviceCallbackArgs<'_, '_, '_>| args.extensions.push(NAME));
+        let extend =
+            Box::new(|args: CreateDeviceCallbackArgs<'_, '_, '_>| args.extensions.push(NAME));
         let (features, limits) = (descriptor.required_features, &descriptor.required_limits);
         let hints = &descriptor.memory_hints;
         // SAFETY: the adapter has the one extension that is added, and nothing is taken away.
-        let opened = unsafe { inner.open_with_callback(features, limits, hints, Some(add)) };
+        let opened = unsafe { inner.open_with_callback(features, limits, hints, Some(extend)) };
         // SAFETY: it was opened on this adapter just now, with these features.
         unsafe { adapter.create_device_from_hal(opened.ok()?, descriptor) }.ok()
     }
 
     /// Returns the memory of an adapter, if its driver reports it.
     pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-        // SAFETY: what is seen of the driver's adapter is read here and not kept.
+        // SAFETY: the driver's adapter is read within this call only.
         let inner = unsafe { adapter.as_hal::<Vulkan>() }?;
         let (instance, device) =
             (inner.shared_instance().raw_instance(), inner.raw_physical_device());
         // SAFETY: both belong to the adapter, which lives until the end of this call.
         let properties = unsafe { instance.get_physical_device_memory_properties(device) };
         let heaps = &properties.memory_heaps[..properties.memory_heap_count as usize];
-        // Local memory comes first in each driver's list of preferences, and is its largest heap.
+        // Only heaps of the device's own memory have flags. The largest of them is that memory, and
+        // others are parts of it that the host sees.
         heaps.iter().filter(|heap| !heap.flags.is_empty()).map(|heap| heap.size).max()
     }
 
     /// Returns whether a device was opened with support for slab import.
     pub(crate) fn can_import_slabs(device: &wgpu::Device) -> bool {
-        // SAFETY: what is seen of the driver's device is used here and not kept.
+        // SAFETY: the driver's device is used within this call only.
         let inner = unsafe { device.as_hal::<Vulkan>() };
         inner.is_some_and(|inner| inner.enabled_device_extensions().contains(&NAME))
     }
@@ -93,7 +96,7 @@ mod vulkan {
             drop(imported);
             released.store(true, Ordering::Release);
         });
-        // SAFETY: what was imported lives as long as the callback, which the buffer outlives.
+        // SAFETY: the callback owns the import, and is called when the buffer is dropped.
         let inner = unsafe { Buffer::from_raw_externally_owned(raw, release) };
         let descriptor = wgpu::BufferDescriptor {
             label: Some("slots in the host's memory"),
@@ -101,8 +104,8 @@ mod vulkan {
             usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
             mapped_at_creation: false,
         };
-        // SAFETY: made on this device with this size and these usages; a slab is written from the
-        // beginning, with zeros.
+        // SAFETY: made on this device with this size and these usages; all bytes of a slab are
+        // initialised, with zeros.
         let buffer = unsafe { device.create_buffer_from_hal::<Vulkan>(inner, &descriptor) };
         Some(ImportedSlab { buffer, is_released })
     }
@@ -120,14 +123,14 @@ mod vulkan {
         fn drop(&mut self) {
             // SAFETY: made on this device, which its buffers keep; nothing uses it any more.
             unsafe { self.device.destroy_buffer(self.buffer, None) };
-            // SAFETY: as above, and no buffer lies there any more.
+            // SAFETY: as above; the only buffer in this memory was just destroyed.
             unsafe { self.device.free_memory(self.memory, None) };
         }
     }
 
     fn import_memory(device: &wgpu::Device, slab: &Slab) -> Option<ImportedMemory> {
-        // SAFETY: what is seen of the driver's device is used here; functions of it are kept no
-        // longer than a buffer of it.
+        // SAFETY: the driver's device is used within this call only, except for a copy of its
+        // functions, which is dropped with a buffer of the device.
         let inner = unsafe { device.as_hal::<Vulkan>() }?;
         let device = inner.raw_device().clone();
         let instance = inner.shared_instance().raw_instance();
@@ -142,15 +145,15 @@ mod vulkan {
             return None;
         }
         let host = extension::Device::new(instance, &device);
-        let ask = host.fp().get_memory_host_pointer_properties_ext;
+        let query = host.fp().get_memory_host_pointer_properties_ext;
         let mut host_types = vk::MemoryHostPointerPropertiesEXT::default();
-        // SAFETY: the extension is there, or the slab would not have been shown; the slab is there.
-        unsafe { ask(device.handle(), HOST, address.cast(), &mut host_types) }.result().ok()?;
+        // SAFETY: slabs are imported only on devices with this extension; the slab is alive.
+        unsafe { query(device.handle(), HOST, address.cast(), &mut host_types) }.result().ok()?;
         let n_bytes = n_bytes as u64;
         let mut external = vk::ExternalMemoryBufferCreateInfo::default().handle_types(HOST);
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER | vk::BufferUsageFlags::TRANSFER_SRC;
         let info = vk::BufferCreateInfo::default().size(n_bytes).usage(usage);
-        // SAFETY: a buffer as the specification has it.
+        // SAFETY: size, usage and kind of memory are set, as the specification requires.
         let buffer = unsafe { device.create_buffer(&info.push_next(&mut external), None) }.ok()?;
         // SAFETY: made just now.
         let needs = unsafe { device.get_buffer_memory_requirements(buffer) };
@@ -160,8 +163,8 @@ mod vulkan {
             pointer.p_host_pointer = address.cast();
             let info = vk::MemoryAllocateInfo::default().allocation_size(n_bytes);
             let info = info.memory_type_index(kinds.trailing_zeros()).push_next(&mut pointer);
-            // SAFETY: the slab has this many bytes, aligned as the driver asks, of this kind; it
-            // stays until the memory is freed.
+            // SAFETY: the slab has this many bytes, aligned as the driver requires, of this kind;
+            // it stays alive until the memory is freed.
             unsafe { device.allocate_memory(&info, None) }.ok()
         });
         let Some(memory) = memory.flatten() else {
@@ -170,7 +173,7 @@ mod vulkan {
             return None;
         };
         let imported = ImportedMemory { device, buffer, memory, _slab: slab.clone() };
-        // SAFETY: both were made above, and the buffer lies nowhere yet.
+        // SAFETY: both were made above, and the buffer has no memory yet.
         unsafe { imported.device.bind_buffer_memory(buffer, memory, 0) }.ok()?;
         Some(imported)
     }
@@ -197,7 +200,7 @@ mod metal {
     /// Page size of Apple's processors: imported memory begins and ends on a page boundary.
     const PAGE_BYTES: usize = 16 << 10;
 
-    /// Returns `None`: Metal needs no special open.
+    /// Returns `None`: on Metal, an adapter needs no special way to be opened.
     pub(crate) fn open(
         _: &wgpu::Adapter,
         _: &wgpu::DeviceDescriptor<'_>,
@@ -207,7 +210,7 @@ mod metal {
 
     /// Returns the working set that Metal recommends as the maximum.
     pub(crate) fn memory_bytes(adapter: &wgpu::Adapter) -> Option<u64> {
-        // SAFETY: what is seen of the driver's adapter is read here and not kept.
+        // SAFETY: the driver's adapter is read within this call only.
         let inner = unsafe { adapter.as_hal::<Metal>() }?;
         let n_bytes = inner.raw_device().recommendedMaxWorkingSetSize();
         (n_bytes > 0).then_some(n_bytes)
@@ -215,7 +218,7 @@ mod metal {
 
     /// Returns whether the device shares the CPU's memory.
     pub(crate) fn can_import_slabs(device: &wgpu::Device) -> bool {
-        // SAFETY: what is seen of the driver's device is read here and not kept.
+        // SAFETY: the driver's device is read within this call only.
         let inner = unsafe { device.as_hal::<Metal>() };
         inner.is_some_and(|inner| inner.raw_device().hasUnifiedMemory())
     }
@@ -234,11 +237,11 @@ mod metal {
             let _slab = &kept;
             released.store(true, Ordering::Release);
         });
-        // SAFETY: what is seen of the driver's device is used here and not kept.
+        // SAFETY: the driver's device is used within this call only.
         let inner = unsafe { device.as_hal::<Metal>() }?;
         let options = MTLResourceOptions::StorageModeShared;
-        // SAFETY: the memory has this many bytes in whole pages, and stays until Metal lets go of
-        // it.
+        // SAFETY: the memory has this many bytes in whole pages, and stays alive until Metal calls
+        // the block.
         let raw = unsafe {
             inner.raw_device().newBufferWithBytesNoCopy_length_options_deallocator(
                 address.cast(),
@@ -255,7 +258,7 @@ mod metal {
         };
         // SAFETY: the buffer was made on this device just now, with this size.
         let inner = unsafe { Device::buffer_from_raw(raw, descriptor.size) };
-        // SAFETY: made on this device with this size; a slab is written from the beginning, with
+        // SAFETY: made on this device with this size; all bytes of a slab are initialised, with
         // zeros.
         let buffer = unsafe { device.create_buffer_from_hal::<Metal>(inner, &descriptor) };
         Some(ImportedSlab { buffer, is_released })

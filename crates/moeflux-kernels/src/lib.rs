@@ -1,10 +1,10 @@
-//! CPU kernels: weight formats, products and vector kernels, one thin file per instruction set.
+//! CPU kernels: weight formats, products and vector kernels, with little code per instruction set.
 //!
 //! **Invariant:** no I/O, no threads, no knowledge of models. The public functions are safe, and
 //! every [`KernelTable`] gives the same bits.
 //!
-//! Two arithmetics share everything but the products with affine matrices and blocks: int8 rounds
-//! activations, as `int8/mod.rs` states; f32 does not.
+//! There are two modes of arithmetic, int8 and f32. They differ only in products with affine
+//! matrices and blocks: int8 rounds activations, as `int8/mod.rs` states; f32 does not.
 //!
 //! # The arithmetic of f32 mode
 //!

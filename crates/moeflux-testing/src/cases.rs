@@ -14,7 +14,7 @@ use moeflux::provider::session::{Session, Wanted};
 pub struct GoldenCase {
     /// Its folder.
     pub dir: PathBuf,
-    /// What is fed.
+    /// The tokens to feed.
     pub tokens: Vec<TokenId>,
     /// `[n_tokens, vocab]`.
     pub logits: Vec<Vec<f32>>,
@@ -65,7 +65,7 @@ pub fn feed_all(session: &mut Session, tokens: &[TokenId]) -> Vec<Vec<f32>> {
 ///
 /// # Errors
 ///
-/// Those of [`Session::feed`].
+/// As [`Session::feed`].
 pub fn try_feed_all(session: &mut Session, tokens: &[TokenId]) -> Result<Vec<Vec<f32>>> {
     let mut rows = Vec::new();
     let watch = &mut |_| ControlFlow::Continue(());
@@ -165,8 +165,8 @@ impl Distance {
         }
     }
 
-    /// What exceeds the limits for f32 arithmetic. Independent implementations differ by 2e-6 to
-    /// 3e-5 (once 1.8e-4) and NMSE 3e-13 to 5e-12 (once 3e-11).
+    /// Describes the differences if they exceed the limits for f32 arithmetic. Independent
+    /// implementations differ by 2e-6 to 3e-5 (once 1.8e-4) and NMSE 3e-13 to 5e-12 (once 3e-11).
     pub fn beyond_f32_limits(&self) -> Option<String> {
         let is_within = self.max_abs <= 5e-4
             && self.nmse <= 1e-9

@@ -81,13 +81,13 @@ impl Rng {
         (0..n).map(|_| self.unit()).collect()
     }
 
-    /// A number of mean 0 and variance 1, within a few deviations.
+    /// A number with mean 0 and variance 1, within a few deviations.
     pub fn normal(&mut self) -> f32 {
         // The sum of 12 fractions has variance 1.
         (0..12).map(|_| self.fraction()).sum::<f32>() - 6.0
     }
 
-    /// `n` normal numbers, each multiplied with `factor`.
+    /// `n` normal numbers, each multiplied by `factor`.
     pub fn normals(&mut self, n: usize, factor: f32) -> Vec<f32> {
         (0..n).map(|_| self.normal() * factor).collect()
     }

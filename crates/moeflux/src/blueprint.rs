@@ -23,7 +23,7 @@ use crate::weights::{
 pub struct Blueprint {
     /// Shapes and constants.
     pub spec: ModelSpec,
-    /// What to run.
+    /// The operations to run.
     pub plan: ModelPlan,
     /// Location of every byte.
     pub manifest: Manifest,

@@ -32,7 +32,7 @@ pub fn n_threads_default() -> NonZeroUsize {
     moeflux_threads::n_compute_threads()
 }
 
-/// What computes.
+/// The backend that computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackendKind {
     /// Scalar and slow; the reference for the other backends.
@@ -89,7 +89,7 @@ impl From<Arc<dyn DeviceMaker>> for Device {
     }
 }
 
-/// What a backend on a device is created from.
+/// The parts that a backend on a device is created from.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceParts<'a> {
     /// Resident weights, to be copied to the device.
@@ -185,9 +185,9 @@ impl Default for StreamingConfig {
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// What computes.
+    /// The backend that computes.
     pub backend: BackendKind,
-    /// What computes instead of `backend`, if given.
+    /// The device that computes instead of `backend`, if given.
     pub device: Option<Arc<dyn DeviceMaker>>,
     /// Arithmetic of the CPU backend; the reference always uses f32.
     pub arithmetic: Arithmetic,

@@ -329,7 +329,7 @@ impl Engine {
     /// Returns the rows of a step in a prompt of `n_tokens` tokens, if no other prompt is read.
     #[must_use]
     pub fn n_rows_of_prompt(&self, n_tokens: usize) -> usize {
-        let n_slots_lent = self.runtime.lock_to_clean_up().lent.n_slots_of_sessions;
+        let n_slots_lent = self.runtime.lock_to_clean_up().lent.n_slots_for_sessions;
         let lender = self.runtime.lender();
         let prompt_steps = lender.and_then(|lender| lender.prompt_steps(n_tokens, n_slots_lent));
         prompt_steps.map_or(self.n_rows_max, |prompt_steps| prompt_steps.n_rows)

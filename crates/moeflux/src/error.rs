@@ -97,7 +97,7 @@ pub enum Error {
         SizeBreakdown { available_bytes: *available_bytes, needs }
     )]
     NoRoom {
-        /// What was to be stored.
+        /// The data that was to be stored.
         what: String,
         /// Its size.
         needed_bytes: u64,
@@ -105,7 +105,7 @@ pub enum Error {
         available_bytes: Option<u64>,
         /// The parts of the size, if it has any.
         needs: Vec<Need>,
-        /// What helps.
+        /// The remedy.
         remedy: Remedy,
     },
     /// The disk filled up while a file was being written.
@@ -158,7 +158,7 @@ pub enum Error {
         device: String,
         /// The problem.
         problem: String,
-        /// What helps, if anything.
+        /// The remedy, if there is one.
         remedy: Option<Remedy>,
     },
     /// One of the machines that run a model together failed, or does not respond.
@@ -212,7 +212,7 @@ pub enum Fault {
     Ourselves,
 }
 
-/// What helps against a failure. Its text names no option of any program.
+/// A remedy for a failure. Its text names no option of any program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Remedy {
@@ -279,7 +279,7 @@ impl fmt::Display for Remedy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Need {
-    /// What needs the bytes.
+    /// The purpose of the bytes.
     pub of: String,
     /// Number of bytes.
     pub n_bytes: u64,
@@ -420,7 +420,7 @@ impl Error {
         }
     }
 
-    /// Returns what helps, where a program can do something about it.
+    /// Returns the remedy, where a program can do something about the failure.
     #[must_use]
     pub fn remedy(&self) -> Option<Remedy> {
         match self {

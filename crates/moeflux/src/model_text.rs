@@ -29,7 +29,7 @@ pub struct ModelText {
     origin: TextOrigin,
 }
 
-/// What the text was read from; used to detect later changes.
+/// The source of the text; used to detect later changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TextOrigin {
     /// Files of a folder with a hash of their contents, and the tokenizer that replaces the

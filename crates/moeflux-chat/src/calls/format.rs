@@ -1,10 +1,10 @@
 //! The ways to write calls, as the literals that chat templates write.
 //!
-//! The calls of a turn are `before_calls`, then the calls with `between_calls` between each two,
-//! then `after_calls`. A call is `before_call`, `before_name`, the name, `after_name`, the
+//! The calls of a turn are `before_calls`, then the calls, separated by `between_calls`, then
+//! `after_calls`. A call is `before_call`, `before_name`, the name, `after_name`, the
 //! arguments, `after_arguments`, `after_call`. **Invariant:** the concatenation of these literals
 //! is the text that the template writes, including whitespace; [`str::trim`] turns a literal into a
-//! marker. Independent of tools.
+//! marker. Nothing here depends on tools.
 
 use moeflux::ChatTemplate;
 
@@ -17,7 +17,7 @@ pub struct CallFormat {
     /// Between the text of a turn and its calls.
     pub(crate) after_text: &'static str,
     /// Other texts that may begin a call. An answer that is held to rules must not contain them.
-    pub(crate) others: &'static [&'static str],
+    pub(crate) other_openers: &'static [&'static str],
     /// Before the first call; empty if the calls of a turn have no common frame.
     pub(crate) before_calls: &'static str,
     /// Before each call.
@@ -86,7 +86,7 @@ pub(crate) enum Scalars {
 pub(crate) const HERMES: CallFormat = CallFormat {
     title: "hermes",
     after_text: "\n",
-    others: &[],
+    other_openers: &[],
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "{\"name\": \"",
@@ -103,7 +103,7 @@ pub(crate) const HERMES: CallFormat = CallFormat {
 pub(crate) const QWEN_XML: CallFormat = CallFormat {
     title: "qwen_xml",
     after_text: "\n\n",
-    others: &[],
+    other_openers: &[],
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "<function=",
@@ -121,7 +121,7 @@ pub(crate) const QWEN_XML: CallFormat = CallFormat {
     after_calls: "",
 };
 
-/// As [`QWEN_XML`], by templates that format numbers, booleans and null with Python.
+/// As [`QWEN_XML`], in templates that format numbers, booleans and null as Python does.
 pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
     title: "qwen_xml_python",
     arguments: ArgumentsForm::Tagged(Tags {
@@ -137,7 +137,7 @@ pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
 pub(crate) const DEEPSEEK_V3: CallFormat = CallFormat {
     title: "deepseek_v3",
     after_text: "",
-    others: &[],
+    other_openers: &[],
     before_calls: "<｜tool▁calls▁begin｜>",
     before_call: "<｜tool▁call▁begin｜>",
     before_name: "function<｜tool▁sep｜>",
@@ -164,7 +164,7 @@ pub(crate) const DEEPSEEK_V3_1: CallFormat = CallFormat {
 pub(crate) const KIMI_K2: CallFormat = CallFormat {
     title: "kimi_k2",
     after_text: "",
-    others: &[],
+    other_openers: &[],
     before_calls: "<|tool_calls_section_begin|>",
     before_call: "<|tool_call_begin|>",
     before_name: "functions.",
@@ -181,7 +181,7 @@ pub(crate) const KIMI_K2: CallFormat = CallFormat {
 pub(crate) const GLM_4_5: CallFormat = CallFormat {
     title: "glm_4_5",
     after_text: "\n",
-    others: &[],
+    other_openers: &[],
     before_calls: "",
     before_call: "<tool_call>",
     before_name: "",
@@ -218,7 +218,7 @@ pub(crate) const GLM_4_7: CallFormat = CallFormat {
 pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
     title: "minimax_m2",
     after_text: "\n",
-    others: &[],
+    other_openers: &[],
     before_calls: "<minimax:tool_call>\n",
     before_call: "<invoke name=\"",
     before_name: "",
@@ -240,7 +240,7 @@ pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
 pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
     title: "hunyuan_3",
     after_text: "",
-    others: &[],
+    other_openers: &[],
     before_calls: "<tool_calls:opensource>\n",
     before_call: "<tool_call:opensource>",
     before_name: "",
@@ -258,12 +258,12 @@ pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
     after_calls: "</tool_calls:opensource>",
 };
 
-/// A message to the tool: gpt-oss. Its template writes the recipient in front of the channel; this
-/// is the order that the model itself prefers.
+/// A message to the tool: gpt-oss. The model prefers the order below, with the recipient after the
+/// channel; its template writes the recipient first.
 pub(crate) const HARMONY: CallFormat = CallFormat {
     title: "harmony",
     after_text: "<|end|><|start|>assistant",
-    others: &["<|start|>assistant to=", "<|channel|>analysis to=", "<|channel|>final to="],
+    other_openers: &["<|start|>assistant to=", "<|channel|>analysis to=", "<|channel|>final to="],
     before_calls: "",
     before_call: "<|channel|>commentary to=",
     before_name: "functions.",
@@ -276,7 +276,8 @@ pub(crate) const HARMONY: CallFormat = CallFormat {
     after_calls: "",
 };
 
-/// Each format with the strings that identify a template of it, most specific first.
+/// Each format with strings that all occur in its templates. The first match counts, so a more
+/// specific format precedes those that it resembles.
 const BY_TEMPLATE: [(&CallFormat, &[&str]); 11] = [
     (&KIMI_K2, &["<|tool_calls_section_begin|>"]),
     (&DEEPSEEK_V3, &["<｜tool▁calls▁begin｜>", "```json"]),
@@ -297,7 +298,7 @@ impl CallFormat {
         BY_TEMPLATE.iter().map(|(format, _)| *format)
     }
 
-    /// Returns the format in which this template writes calls; `None` if it writes no known one.
+    /// Returns the format in which this template writes calls; `None` if it is not a known one.
     #[must_use]
     pub fn of(template: &ChatTemplate) -> Option<&'static Self> {
         let is_written = |marks: &[&str]| marks.iter().all(|mark| template.mentions(mark));
@@ -379,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn markers_are_what_stands_in_angle_brackets() {
+    fn markers_are_the_parts_in_angle_brackets() {
         let markers = |format: &CallFormat| format.markers().collect::<Vec<_>>();
         assert_eq!(markers(&HERMES), ["<tool_call>", "</tool_call>"]);
         assert_eq!(

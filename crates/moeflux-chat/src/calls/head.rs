@@ -59,7 +59,7 @@ pub(crate) enum ArgumentsStart {
     Empty,
 }
 
-/// What is known before the name is read.
+/// Facts about the start of a call, known before its name is read.
 #[derive(Clone, Copy, Debug)]
 struct HeadContext {
     is_marked: bool,

@@ -25,7 +25,7 @@ pub(crate) struct TemplateVariant {
     pub(crate) arguments: ArgumentsAs,
 }
 
-/// What a template needs, as far as its source shows it.
+/// The needs of a template, as far as its source shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TemplateNeeds {
     /// The prefix of call ids, for templates that state a call's name only in its id.

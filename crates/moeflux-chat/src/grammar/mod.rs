@@ -276,7 +276,8 @@ impl Grammars {
     /// counted.
     fn watched(&self, rules: &AnswerRules, has_calls: bool) -> Result<WatchedText, RuleError> {
         let model = self.model()?;
-        let watched = WatchedText::without(model.others.iter().filter(|_| has_calls).cloned());
+        let watched =
+            WatchedText::without(model.other_openers.iter().filter(|_| has_calls).cloned());
         let is_limited = rules.n_thought_tokens_max.is_some() && self.thoughts.next().is_some();
         Ok(if is_limited { watched.and_without(model.open.clone()) } else { watched })
     }

@@ -59,7 +59,7 @@ pub(crate) struct GrammarModel {
     /// The marker that starts the calls of a turn, if the call format is known.
     pub(crate) opener: Option<Arc<Marker>>,
     /// Markers of other ways to start a call.
-    pub(crate) others: Vec<Arc<Marker>>,
+    pub(crate) other_openers: Vec<Arc<Marker>>,
 }
 
 impl fmt::Debug for GrammarModel {
@@ -86,9 +86,19 @@ impl GrammarModel {
         let marker = |text: &str| Arc::new(Marker::new(text, &vocabulary));
         let (open, close) = (marker(thoughts.open), marker(thoughts.close));
         let opener = calls.map(|it| marker(it.opener()));
-        let others = calls.into_iter().flat_map(|it| it.others).map(|it| marker(it)).collect();
+        let other_openers =
+            calls.into_iter().flat_map(|it| it.other_openers).map(|it| marker(it)).collect();
         let n_lexer_states = LEXER_STATES_MAX;
-        Ok(Self { vocabulary, factory, n_lexer_states, thoughts, open, close, opener, others })
+        Ok(Self {
+            vocabulary,
+            factory,
+            n_lexer_states,
+            thoughts,
+            open,
+            close,
+            opener,
+            other_openers,
+        })
     }
 
     /// Limits the number of lexer states.

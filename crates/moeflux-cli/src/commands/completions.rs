@@ -20,7 +20,7 @@ use crate::model::known::KNOWN;
 /// Names the shell that requests completions.
 const VARIABLE: &str = "MOEFLUX_COMPLETE";
 
-/// What `moeflux completions` is told.
+/// The arguments of `moeflux completions`.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "In bash, this line enables completion; it belongs in ~/.bashrc: \
     `source <(moeflux completions bash)`")]

@@ -18,7 +18,7 @@ use crate::model::hub::{described, settings};
 /// Published configs have at most 1 MB.
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 
-/// What `moeflux list` is told.
+/// The arguments of `moeflux list`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ListArgs {
     /// Print JSON

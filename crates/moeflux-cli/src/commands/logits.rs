@@ -15,7 +15,7 @@ use crate::options::ranges;
 use crate::system::interrupt::Interrupt;
 use crate::system::out_file::OutFile;
 
-/// What `moeflux logits` is told.
+/// The arguments of `moeflux logits`.
 #[derive(Debug, Args)]
 pub(crate) struct LogitsArgs {
     #[command(flatten)]

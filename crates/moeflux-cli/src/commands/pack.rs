@@ -23,7 +23,7 @@ use crate::system::disk;
 use crate::system::interrupt::Interrupt;
 use crate::system::machine;
 
-/// What `moeflux pack` is told.
+/// The arguments of `moeflux pack`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PackArgs {
     /// Folder of the checkpoint, as published or as mlx-lm wrote it, or its OWNER/NAME in the hub's

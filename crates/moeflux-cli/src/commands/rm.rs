@@ -8,7 +8,7 @@ use crate::failure::{CommandFailure, CommandResult};
 use crate::model::hub;
 use crate::output::ask::{self, confirm};
 
-/// What `moeflux rm` is told.
+/// The arguments of `moeflux rm`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct RmArgs {
     /// A model that `moeflux list` shows, optionally with a branch, tag or commit [default: the

@@ -22,7 +22,7 @@ use crate::output::progress::Bar;
 use crate::system::interrupt::Interrupt;
 use crate::system::machine;
 
-/// What `moeflux verify` is told.
+/// The arguments of `moeflux verify`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VerifyArgs {
     /// Folder of the model, a GGUF file, or OWNER/NAME in the hub's cache

@@ -13,7 +13,7 @@ use crate::failure::{CommandFailure, CommandResult};
 use crate::options::ranges;
 use crate::system::network::Delay;
 
-/// What computes.
+/// The backend that computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum BackendName {
     /// A GPU that has room for the whole model, otherwise the CPU

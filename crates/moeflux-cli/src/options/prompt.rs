@@ -24,7 +24,7 @@ use crate::system::in_file::read_file;
 /// Upper bound on a prompt from stdin or a file, in bytes: far beyond any context.
 const PROMPT_BYTES_MAX: u64 = 64 << 20;
 
-/// The prompt, and how it is told.
+/// Options for the prompt.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("asked").required(true).multiple(true))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]

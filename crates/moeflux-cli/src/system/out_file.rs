@@ -2,7 +2,8 @@
 //!
 //! A regular file, or a new one, is written next to its final name and renamed when complete. A
 //! pipe, a device or a dangling link is written directly: renaming would replace it with a file.
-//! **Invariant:** a link's target is replaced, never the link; a failure leaves no temporary file.
+//! **Invariant:** a link's target is replaced, never the link; after a failure, the temporary file
+//! is removed.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -15,7 +16,7 @@ use moeflux::{Error, Result};
 pub(crate) struct OutFile {
     written: PathBuf,
     /// The final name, if the file is written under another.
-    renamed: Option<PathBuf>,
+    final_name: Option<PathBuf>,
 }
 
 impl OutFile {
@@ -31,17 +32,17 @@ impl OutFile {
             Ok(metadata) if metadata.is_file() => path.to_owned(),
             Ok(metadata) if metadata.is_symlink() => match dunce::canonicalize(path) {
                 Ok(target) if target.is_file() => target,
-                _ => return Ok(Self::straight(path)),
+                _ => return Ok(Self::direct(path)),
             },
-            Ok(_) => return Ok(Self::straight(path)),
+            Ok(_) => return Ok(Self::direct(path)),
         };
         let mut name = target.file_name().map(OsString::from).unwrap_or_default();
         name.push(".partial");
-        Ok(Self { written: target.with_file_name(name), renamed: Some(target) })
+        Ok(Self { written: target.with_file_name(name), final_name: Some(target) })
     }
 
-    fn straight(path: &Path) -> Self {
-        Self { written: path.to_owned(), renamed: None }
+    fn direct(path: &Path) -> Self {
+        Self { written: path.to_owned(), final_name: None }
     }
 
     /// Returns the path to write to.
@@ -55,17 +56,17 @@ impl OutFile {
     ///
     /// [`Error::Io`] if the file cannot be renamed.
     pub(crate) fn finish(mut self) -> Result<()> {
-        let Some(name) = &self.renamed else { return Ok(()) };
+        let Some(name) = &self.final_name else { return Ok(()) };
         moeflux_io::rename(&self.written, name).map_err(Error::io("write", name))?;
-        self.renamed = None;
+        self.final_name = None;
         Ok(())
     }
 }
 
 impl Drop for OutFile {
     fn drop(&mut self) {
-        if self.renamed.is_some() {
-            // The first error matters; a leftover file is harmless.
+        if self.final_name.is_some() {
+            // The error that led here matters more, and a leftover file is harmless.
             drop(std::fs::remove_file(&self.written));
         }
     }
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_results_never_share_a_name_on_the_way() {
+    fn two_results_never_share_a_temporary_name() {
         let dir = TempDir::new();
         let path = |name: &str| dir.path().join(name);
         let [one, two] = ["a.bin", "a.npy"].map(|name| OutFile::new(&path(name)).unwrap());

@@ -84,7 +84,7 @@ impl ChatProcess {
         self.wait_until(text, |chat| chat.contents().contains(text));
     }
 
-    /// The cursor stands behind a prompt in which nothing is typed.
+    /// The cursor is after a prompt at which nothing is typed.
     #[track_caller]
     fn wait_for_prompt(&mut self) {
         self.wait_for_line("> ");

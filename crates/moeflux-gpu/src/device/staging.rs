@@ -26,7 +26,7 @@ pub(crate) struct StagedCopy<'a> {
     pub(crate) chunks: &'a [(usize, &'a [u8])],
 }
 
-/// What a block is used for at present.
+/// The present use of a block.
 #[derive(Debug)]
 enum StagingPhase {
     /// The host may write.

@@ -43,7 +43,7 @@ const N_ROWS_MAX: usize = 17;
 const STEPS: [Range<usize>; 4] = [0..17, 17..20, 20..21, 21..22];
 const N_TOKENS: usize = 22;
 
-/// The smallest models: with a recurrent layer, with plain attention, behind a dense layer.
+/// The smallest models: with a recurrent layer, with plain attention, and with a dense first layer.
 const CASES: [&str; 3] =
     ["mlx-qwen3_5_moe-q8-g64-f32", "mlx-qwen3_moe-q2-g128-f32", "mlx-glm4_moe-q5-g64-f32"];
 

@@ -379,7 +379,7 @@ fn what_was_recorded_ahead_is_not_used_for_another_step() {
     }
 }
 
-/// Its row was recorded, and the one behind it; both are nobody's then.
+/// Its row was recorded, and so was the next one; no session owns either of them then.
 #[test]
 fn a_session_that_goes_in_the_middle_of_a_step_leaves_nothing_behind() {
     needs_gpu!();

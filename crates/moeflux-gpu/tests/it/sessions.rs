@@ -106,7 +106,7 @@ impl Mixers {
         self.backend.create_state(&self.spec, CONTEXT).unwrap()
     }
 
-    /// A session with so many positions behind it, all read together.
+    /// A session that has read `n` positions, all together.
     fn session_at(&mut self, n: usize) -> StateId {
         let state = self.session();
         self.read(state, 0..n);

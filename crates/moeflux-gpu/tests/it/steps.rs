@@ -20,7 +20,7 @@ fn rows_of(output: &StepOutput) -> Vec<Vec<f32>> {
     output.iter().map(|(_, logits)| all(logits)).collect()
 }
 
-/// The rows of a prompt and of the answers that come between its layers, or behind it.
+/// The rows of a prompt and of the answers that come between its layers, or after it.
 fn rows(case: &GoldenCase, experts: ExpertsAt, waits: bool) -> (Vec<Vec<f32>>, Vec<Vec<f32>>) {
     let engine = open(&case.dir, 32, experts);
     let n_layers = engine.spec().layers.len();
@@ -92,7 +92,7 @@ fn forks_and_checkpoints_inside_a_step_go_on_where_they_were() {
     }
 }
 
-/// The logits behind answers' tokens: of sessions that share steps, or one after the other.
+/// The logits after the tokens of answers: of sessions that share steps, or one after the other.
 fn answers(case: &GoldenCase, experts: ExpertsAt, shares: bool) -> Vec<Vec<f32>> {
     const BEFORE: [usize; 4] = [3, 17, 1, 9];
     let engine = open(&case.dir, 32, experts);

@@ -31,7 +31,7 @@ pub struct Removal {
     locks: Vec<Lock>,
 }
 
-/// What is removed.
+/// The files that a removal covers.
 #[derive(Debug)]
 enum RemovalScope {
     All,

@@ -288,7 +288,7 @@ fn a_list_of_pieces_that_is_damaged_costs_bytes_only() {
     std::fs::create_dir_all(&blobs).unwrap();
     let partial = blobs.join(format!("{}.moeflux.incomplete", file.etag()));
     let list = blobs.join(format!("{}.moeflux-pieces.incomplete", file.etag()));
-    // Pieces that never reached the drive, others that did, and bytes behind the end.
+    // Pieces that never reached the drive, others that did, and bytes after the end.
     let mut bytes = file.bytes();
     bytes[9000] ^= 1;
     bytes.extend([0; 1000]);

@@ -11,7 +11,7 @@ use crate::limits::{Operands, PeakLoop};
 /// Independent sums: four units with a latency of 4 need 16.
 const N_SUMS: usize = 16;
 
-/// Those that this CPU can run.
+/// The loops that this CPU can run.
 pub(crate) fn loops() -> Vec<PeakLoop> {
     let mut loops = vec![PeakLoop { isa: "neon", operands: Operands::F32, run: neon_f32 }];
     if is_aarch64_feature_detected!("dotprod") {

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 
 use crate::timing::{Effort, per_second};
 
-/// What is multiplied.
+/// The operands of products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operands {
     /// Products of f32, added to f32.

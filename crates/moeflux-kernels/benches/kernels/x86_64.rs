@@ -17,7 +17,7 @@ use crate::limits::{Operands, PeakLoop};
 /// Independent sums: two units with a latency of 5 need 10.
 const N_SUMS: usize = 12;
 
-/// Those that this CPU can run.
+/// The loops that this CPU can run.
 pub(crate) fn loops() -> Vec<PeakLoop> {
     let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
     let avx512 = is_x86_feature_detected!("avx512f");

@@ -1,6 +1,6 @@
 //! Picked rows of activations, prepared for products, and the description of a product.
 //!
-//! Tables that use strips or tiles repack the rows once, for all matrices multiplied with them.
+//! Tables that use strips or tiles repack the rows once, for all matrices multiplied by them.
 //! **Invariant:** the repacked data matches the picked rows; memory grows to the largest use and is
 //! kept.
 

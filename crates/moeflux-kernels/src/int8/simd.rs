@@ -130,7 +130,8 @@ pub(crate) trait IntSimd: Simd {
     /// its own lanes.
     fn products(self, line: &[u8; LINE_COLS / 2], x: &[i8; LINE_COLS]) -> Self::LineProducts;
 
-    /// Merges four, each of a row or each of a line: one result after the other for each piece.
+    /// Merges the products of four rows, or of four lines: for each piece, one result after the
+    /// other.
     fn merge(self, products: [Self::LineProducts; 4]) -> Self::LineProducts;
 
     /// Transposes four rows of merged lines: row by row for each piece, per line.

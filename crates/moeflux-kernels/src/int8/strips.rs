@@ -194,7 +194,7 @@ fn add<R: TileSource, const ROWS: usize, S: IntSimd>(
 struct StripColumns<'a> {
     lines: &'a [CacheLine],
     factors: &'a [Factors],
-    /// Correction of the codes multiplied with it.
+    /// Correction of the codes multiplied by it.
     correction: f32,
 }
 

@@ -57,8 +57,8 @@ fn softplus<S: Simd>(simd: S, x: f32) -> f32 {
     positive + ln_1p(simd, exp(simd, -x.abs()))
 }
 
-/// Returns `ln(1 + x)` for `0 <= x <= 1`: twice the area tangent of `s = x / (2 + x)`, whose series
-/// has a remainder below 2^-28 of the result after eight terms.
+/// Returns `ln(1 + x)` for `0 <= x <= 1`: twice the inverse hyperbolic tangent of
+/// `s = x / (2 + x)`, whose series has a remainder below 2^-28 of the result after eight terms.
 #[inline(always)]
 fn ln_1p<S: Simd>(simd: S, x: f32) -> f32 {
     let s = x / (2.0 + x);
@@ -70,15 +70,15 @@ fn ln_1p<S: Simd>(simd: S, x: f32) -> f32 {
     simd.fma1(series * square, 2.0 * s, 2.0 * s)
 }
 
-/// Returns `exp(-y)` of `y = exp(a_log) * softplus(a + dt_bias)`. The relative error of `y` is
+/// Returns `exp(-y)` for `y = exp(a_log) * softplus(a + dt_bias)`. The relative error of `y` is
 /// amplified `y` times.
 #[inline(always)]
 fn decay<S: Simd>(simd: S, a: f32, a_log: f32, dt_bias: f32) -> f32 {
     exp(simd, -(exp(simd, a_log) * softplus(simd, a + dt_bias)))
 }
 
-/// Returns gpt_oss's `g * sigmoid(1.702 g) * (u + 1)`, with `g` clamped to at most `limit` and `u`
-/// to `-limit ..= limit`.
+/// Returns gpt_oss's `g * sigmoid(1.702 g) * (u + 1)`, with the gate `g` clamped to at most
+/// `limit`, and the up value `u` to `-limit ..= limit`.
 #[inline(always)]
 fn limited_swiglu<S: Simd>(simd: S, gate: f32, up: f32, limit: f32) -> f32 {
     let gate = if gate > limit { limit } else { gate };
@@ -163,7 +163,8 @@ mod tests {
         (f64::from(value) - exact).abs() / f64::from(near.next_up() - near)
     }
 
-    /// Runs `op` over all inputs with every table; errors beyond `units_max` fail.
+    /// Runs all inputs through every table. Fails if errors exceed `units_max`, or tables differ in
+    /// a bit.
     fn check(
         what: &str,
         run: impl Fn(&crate::KernelTable, &mut [f32]),

@@ -339,7 +339,7 @@ impl MatrixLayout {
         }
     }
 
-    /// Returns the rows of memory from the first row to the last, inclusive, if others lie between
+    /// Returns the rows of memory from the first row to the last, inclusive, if others are between
     /// them.
     #[must_use]
     pub const fn spanned_rows(&self, row_step: usize) -> usize {
@@ -495,7 +495,7 @@ impl<'a> Matrix<'a> {
         self.layout
     }
 
-    /// Returns the distance between rows in memory, in rows: 1, unless rows of others lie between
+    /// Returns the distance between rows in memory, in rows: 1, unless rows of others are between
     /// them.
     #[must_use]
     pub fn row_step(&self) -> usize {

@@ -21,7 +21,7 @@ const N_CHECKPOINTS_MAX: usize = 4;
 /// A job, and the answer that resumes after the tokens; `None`: they are the job's prompt.
 pub(crate) type PrefillId = (JobId, Option<usize>);
 
-/// What other prompts need to know of a prefill.
+/// The facts about a prefill that other prompts need.
 #[derive(Clone, Debug)]
 pub(crate) struct Outline {
     pub(crate) prompt: Arc<[TokenId]>,

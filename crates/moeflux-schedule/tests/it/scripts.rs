@@ -1,4 +1,4 @@
-//! Random scripts of jobs: alone, in company, behind a cancelled one, paused, from reuse or cold,
+//! Random scripts of jobs: alone, in company, after a cancelled one, paused, from reuse or cold,
 //! each answer has the same bits; and no job goes on from the prompt of another owner.
 
 use std::sync::Arc;

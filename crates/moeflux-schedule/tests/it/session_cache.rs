@@ -73,7 +73,7 @@ fn agents_in_turn_read_nothing_twice() {
                 let (n_before, n_cached, missed) = agent.turn(model, &service);
                 assert_eq!(missed, None);
                 if turn > 0 {
-                    // What stands behind the prompt of the turn before is new.
+                    // Everything after the prompt of the turn before is new.
                     assert_eq!(n_cached, n_before - 7, "turn {turn}");
                 }
             }

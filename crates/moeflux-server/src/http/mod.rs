@@ -115,20 +115,20 @@ pub(crate) enum StopSignal {
 impl Stopper {
     /// Stops the server. Further calls have no effect.
     pub fn stop(&self) {
-        self.stop_as(StopSignal::Drain);
+        self.send(StopSignal::Drain);
     }
 
-    /// Stops the server when the system will soon end the process: clients of answers that have not
-    /// ended within `time` are told that these were cut short.
+    /// Stops the server, for a process that the system will end soon: clients of answers that have
+    /// not ended within `time` are told that these were cut short.
     pub fn stop_within(&self, time: Duration) {
-        self.stop_as(StopSignal::Within(time));
+        self.send(StopSignal::Within(time));
     }
 
-    fn stop_as(&self, how: StopSignal) {
+    fn send(&self, signal: StopSignal) {
         self.stop.send_if_modified(|stop| {
             let is_first = *stop == StopSignal::Running;
             if is_first {
-                *stop = how;
+                *stop = signal;
             }
             is_first
         });

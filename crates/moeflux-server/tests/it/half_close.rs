@@ -1,5 +1,5 @@
-//! Clients that close their side behind a request: they get their answer, and those that are gone
-//! are found out.
+//! Clients that close their side after a request: they get their answer, and clients that are gone
+//! are noticed.
 
 use std::net::Shutdown;
 use std::time::Duration;

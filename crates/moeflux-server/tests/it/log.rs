@@ -69,7 +69,7 @@ fn line(server: &Running, (id, headers): (&str, &str), body: &Json) -> String {
     server.ask(&request("POST", CHAT, &headers, &body.to_string()));
     let mut found = Vec::new();
     server.wait(|_| server.service.is_idle());
-    // The line is written behind the last byte of a stream.
+    // The line is written after the last byte of a stream.
     server.wait(|_| !lines(id).is_empty());
     found.extend(lines(id));
     assert_eq!(found.len(), 1, "{found:?}");

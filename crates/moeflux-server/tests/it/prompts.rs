@@ -174,7 +174,7 @@ fn every_token_that_was_sampled_has_a_column() {
     }
 }
 
-/// In the other dialects it stands behind the tokens of the text.
+/// In the other dialects it follows the tokens of the text.
 #[test]
 fn the_token_that_ends_a_message_is_listed() {
     let server = Running::new();

@@ -1,4 +1,4 @@
-//! Keep-alives, and failures behind the head of a response.
+//! Keep-alives, and failures after the head of a response.
 
 use std::time::Duration;
 

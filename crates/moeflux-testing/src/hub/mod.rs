@@ -55,7 +55,7 @@ pub struct ReceivedRequest {
     pub token: Option<String>,
 }
 
-/// What goes wrong with an answer.
+/// A fault of an answer.
 #[derive(Clone, Debug)]
 pub enum HubFault {
     /// Nothing goes wrong.
@@ -81,7 +81,7 @@ pub enum HubFault {
 /// Chooses the fault of a request, given how many requests for the same path came before.
 type FaultHook = Box<dyn Fn(&ReceivedRequest, usize) -> HubFault + Send>;
 
-/// What the threads of a hub share.
+/// The state that the threads of a hub share.
 struct HubState {
     addresses: [SocketAddr; 2],
     repos: Mutex<BTreeMap<String, HostedRepo>>,

@@ -180,10 +180,10 @@ fn behind_norms(seed: u64) -> OpCase {
     let n_kv_heads = rng.between(1, 3);
     let n_heads = n_kv_heads * rng.between(1, 4);
     let n_pairs = rng.between(1, 40);
-    let n_passed = rng.pick(&[0, 0, 7, 64]);
-    let first = rng.below(n_passed + 1);
+    let n_unrotated = rng.pick(&[0, 0, 7, 64]);
+    let first = rng.below(n_unrotated + 1);
     let pairing = rng.pick(&[Pairing::Halves, Pairing::Neighbours]);
-    let dim = 2 * n_pairs + n_passed;
+    let dim = 2 * n_pairs + n_unrotated;
     let cols = n_kv_heads * dim;
     let state = LayerState::KeyValue { n_heads: n_kv_heads, k_cols: cols, v_cols: cols };
     let layer = builder.layer(state);

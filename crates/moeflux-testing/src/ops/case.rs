@@ -21,7 +21,7 @@ pub(crate) struct CaseSession {
     pub(crate) n_tokens: usize,
 }
 
-/// What is run, and what of it is compared.
+/// Plans to run, their inputs, and the outputs to compare.
 #[derive(Debug)]
 pub(crate) struct OpCase {
     pub(crate) weights: Arc<Weights>,
@@ -74,7 +74,7 @@ pub(crate) struct ExpertRecord {
     layouts: [MatrixLayout; 3],
     bytes: Vec<u8>,
     lead_bytes: usize,
-    /// Whether rows of gate and up lie there in turns.
+    /// Whether rows of gate and up alternate in the record.
     take_turns: bool,
 }
 

@@ -29,7 +29,7 @@ use crate::random::{Rng, seeds};
 use case::OpCase;
 use run::{CaseOutcome, CaseRun, Schedule, nmse, steps};
 
-/// What the others are compared with.
+/// The backend that the others are compared with.
 pub const REFERENCE: BackendUnderTest = BackendUnderTest {
     name: "reference",
     make: |weights, (workspace, n_rows_max), _| {

@@ -134,9 +134,9 @@ fn rope(seed: u64, first_position: usize) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     builder.first_position = first_position;
     let (n_heads, n_pairs) = (builder.rng.between(1, 5), builder.rng.between(1, 64));
-    let n_passed = builder.rng.pick(&[0, 0, 5, 64]);
-    let first = builder.rng.below(n_passed + 1);
-    let whole = builder.output_heads("x", (n_heads, 2 * n_pairs + n_passed));
+    let n_unrotated = builder.rng.pick(&[0, 0, 5, 64]);
+    let first = builder.rng.below(n_unrotated + 1);
+    let whole = builder.output_heads("x", (n_heads, 2 * n_pairs + n_unrotated));
     let frequencies = (0..n_pairs).map(|pair| 1e4_f32.powf(-(pair as f32) / n_pairs as f32));
     let frequencies = builder.vector(frequencies.collect());
     let op = Rope {
@@ -154,7 +154,8 @@ fn swiglu(seed: u64) -> OpCase {
     let gate = builder.heads("gate", shape);
     let up = builder.heads("up", shape);
     let out = output(&mut builder, &[gate, up]);
-    // Normal values reach 1: a limit of 0.7 cuts both sides, 7.0 never cuts.
+    // Values have a standard deviation of about 1: a limit of 0.7 clamps on both sides, and 7.0
+    // never does.
     let limit = builder.rng.pick(&[None, Some(0.7), Some(7.0)]);
     builder.finish(vec![Op::SwiGlu(SwiGlu { gate, up, out, limit })])
 }

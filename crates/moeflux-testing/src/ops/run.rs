@@ -186,7 +186,7 @@ impl<'a> CaseRun<'a> {
         is_recurrent && n_tokens.is_multiple_of(5)
     }
 
-    /// Commits a segment, and keeps its states behind some of its tokens: at marks, and at its end.
+    /// Commits a segment, and keeps its states after some of its tokens: at marks, and at its end.
     fn keep_marked(&mut self, (session_idx, span): &SessionTokens, segment: &Segment) {
         let first_token = self.case.sessions[*session_idx].first_token + span.start;
         let marks = segment.marks.iter().enumerate();

@@ -36,7 +36,7 @@ const KNOWN: [&str; 10] = [
     "prediction",
 ];
 
-/// What a [`ChatWriter`](crate::chat::ChatWriter) needs to know of a request.
+/// The facts about a request that a [`ChatWriter`](crate::chat::ChatWriter) needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChatWriterOptions {
     pub(crate) stream_mode: StreamMode,

@@ -24,7 +24,8 @@ const N_TOKENS_DEFAULT: usize = 16;
 
 const KNOWN: [&str; 2] = ["user", "service_tier"];
 
-/// What a [`CompletionsWriter`](crate::completions::CompletionsWriter) needs to know of a request.
+/// The facts about a request that a [`CompletionsWriter`](crate::completions::CompletionsWriter)
+/// needs.
 pub type CompletionsWriterOptions = ChatWriterOptions;
 
 /// Parses a request for completions.

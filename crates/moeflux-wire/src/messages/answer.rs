@@ -39,7 +39,7 @@ struct ContentBlock {
     is_whole: bool,
 }
 
-/// What a block contains.
+/// The contents of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ContentBlockKind {
     Thought,

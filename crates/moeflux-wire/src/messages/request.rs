@@ -34,7 +34,7 @@ const KNOWN: [&str; 9] = [
 ];
 const NO_TOOLS: &str = "is not supported: this server runs no tools";
 
-/// What a [`MessagesWriter`](crate::messages::MessagesWriter) needs to know of a request.
+/// The facts about a request that a [`MessagesWriter`](crate::messages::MessagesWriter) needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagesWriterOptions {
     pub(crate) is_streamed: bool,

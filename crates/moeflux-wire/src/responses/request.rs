@@ -40,7 +40,7 @@ const KNOWN: [&str; 13] = [
 const NO_MEMORY: &str = "is not supported: this server stores nothing, so send the whole history";
 const LOGPROBS: &str = "message.output_text.logprobs";
 
-/// What a [`ResponsesWriter`](crate::responses::ResponsesWriter) needs to know of a request.
+/// The facts about a request that a [`ResponsesWriter`](crate::responses::ResponsesWriter) needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResponsesWriterOptions {
     pub(crate) is_streamed: bool,

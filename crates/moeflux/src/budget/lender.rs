@@ -100,16 +100,16 @@ impl SlotLender {
     }
 
     /// Returns the steps with the fewest reads for a prompt of `n_rows_prompt` rows, of nearly
-    /// equal length, while `n_slots_of_sessions` slots are lent to sessions; `None` if borrowing
+    /// equal length, while `n_slots_for_sessions` slots are lent to sessions; `None` if borrowing
     /// gains nothing.
     #[must_use]
     pub fn prompt_steps(
         &self,
         n_rows_prompt: usize,
-        n_slots_of_sessions: usize,
+        n_slots_for_sessions: usize,
     ) -> Option<PromptSteps> {
         let terms = self.prompts.as_ref()?;
-        let n_slots = self.n_slots.checked_sub(n_slots_of_sessions)?;
+        let n_slots = self.n_slots.checked_sub(n_slots_for_sessions)?;
         // Experts that every step reads.
         let n_absent = |n_slots_lent| terms.n_experts.saturating_sub(n_slots - n_slots_lent);
         let n_steps_usual = n_rows_prompt.div_ceil(terms.n_rows);
@@ -190,8 +190,8 @@ mod tests {
         SlotLender { n_slots: 60, slot_bytes: 10_000, n_slots_at_once, prompts, sessions: None }
     }
 
-    fn prompt_steps(n_rows_prompt: usize, n_slots_of_sessions: usize) -> Option<PromptSteps> {
-        lender(1, terms()).prompt_steps(n_rows_prompt, n_slots_of_sessions)
+    fn prompt_steps(n_rows_prompt: usize, n_slots_for_sessions: usize) -> Option<PromptSteps> {
+        lender(1, terms()).prompt_steps(n_rows_prompt, n_slots_for_sessions)
     }
 
     #[test]

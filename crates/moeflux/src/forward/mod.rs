@@ -90,9 +90,9 @@ pub(crate) struct DeviceContext {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LentSlots {
     /// To prompts, for longer steps.
-    pub n_slots_of_prompts: usize,
+    pub n_slots_for_prompts: usize,
     /// To sessions, for keys, values and states.
-    pub n_slots_of_sessions: usize,
+    pub n_slots_for_sessions: usize,
 }
 
 /// Machines among which the rows of every expert are sharded.
@@ -144,7 +144,7 @@ impl DeviceContext {
     ///
     /// As [`Experts::lend`].
     pub(crate) fn lend(&mut self, lent: LentSlots) -> Result<bool> {
-        let n_slots = lent.n_slots_of_prompts + lent.n_slots_of_sessions;
+        let n_slots = lent.n_slots_for_prompts + lent.n_slots_for_sessions;
         let is_lent = self.experts.lend(n_slots)?;
         if is_lent {
             self.lent = lent;

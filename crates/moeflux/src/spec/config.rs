@@ -177,7 +177,7 @@ impl CheckedConfig<'_> {
 
     /// Returns whether each layer has experts in families whose first layers are dense: from
     /// `mlp_layer_types`, otherwise from `first_k_dense_replace`.
-    pub(super) fn is_sparse_behind(
+    pub(super) fn is_sparse_after_dense(
         &self,
         n_dense_by_default: usize,
         n_layers: usize,

@@ -52,7 +52,7 @@ impl LogitMask for Runs {
     }
 }
 
-/// How an answer ended, its text, what was told of each token, and the logits behind all of them
+/// How an answer ended, its text, what was told of each token, and the logits after all of them
 /// where the session has room for these.
 #[derive(Debug, PartialEq)]
 struct Answer {

@@ -143,7 +143,7 @@ impl Stage {
                 }
                 _ => "another",
             });
-            // Set behind a token that goes on, the flag ends the step that feeds it.
+            // Set after a token that goes on, the flag ends the step that feeds it.
             if asked.is_flagged && matches!(event, Event::Text(_)) {
                 flag.store(true, Ordering::Relaxed);
             }
@@ -210,7 +210,7 @@ fn a_mask_is_not_passed_by() {
 
 #[test]
 fn a_mask_that_fails_ends_the_answer_with_its_reason() {
-    /// Allows nothing behind its second token, or a token that it then cannot take.
+    /// Allows nothing after its second token, or a token that it then cannot take.
     struct Failing {
         n_accepted: usize,
         fails_in: &'static str,

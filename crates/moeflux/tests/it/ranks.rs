@@ -82,7 +82,7 @@ fn logits(engine: &Engine, tokens: &[TokenId]) -> Result<Bits> {
     Ok(bits(rows))
 }
 
-/// The logits behind one token of an answer.
+/// The logits after one token of an answer.
 fn answer_logits(session: &mut Session, token: TokenId) -> Result<Vec<Vec<f32>>> {
     let mut feeds = [Feed::answer(session, &token).wanting(Wanted::Last)];
     let mut output = StepOutput::default();

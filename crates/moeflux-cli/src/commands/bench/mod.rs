@@ -38,7 +38,7 @@ use report::{BenchReport, ModelFacts};
 /// Number of logits that `generate` requests for greedy sampling: a GPU returns one.
 const AS_GREEDY: usize = 1;
 
-/// What `moeflux bench` is told.
+/// The arguments of `moeflux bench`.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(flatten)]

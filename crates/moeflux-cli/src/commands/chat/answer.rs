@@ -30,7 +30,7 @@ use crate::system::clock;
 const TICK: Duration = Duration::from_millis(100);
 
 /// Progress is shown only after a wait longer than this.
-const PATIENCE: Duration = Duration::from_millis(300);
+const PROGRESS_DELAY: Duration = Duration::from_millis(300);
 
 /// Settings for answers.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct AnswerSettings {
     /// `None` leaves the choice to the template.
     pub(crate) thinking: Option<bool>,
     /// Number of answers so far, added to the seed so that each answer has its own random numbers.
-    pub(crate) n_asked: u64,
+    pub(crate) n_answers: u64,
 }
 
 /// One request to the model, with everything that it needs.
@@ -92,8 +92,8 @@ struct PendingAnswer {
     answer: Answer,
     display: AnswerDisplay,
     stats: AnswerStats,
-    asked: Instant,
-    /// The progress bar where there is no footer.
+    asked_at: Instant,
+    /// The progress bar, shown if there is no footer.
     bar: Option<Bar>,
 }
 
@@ -104,9 +104,9 @@ impl AnswerRun<'_> {
         let answer = prompt.answer(&self.transcript.call_id_prefix());
         let job = self.job(prompt);
         let stats = AnswerStats::begin(job.prompt.len(), &self.loaded.service.stats());
-        let asked = clock::instant();
+        let asked_at = clock::instant();
         let mut pending =
-            PendingAnswer { answer, display: AnswerDisplay::default(), stats, asked, bar: None };
+            PendingAnswer { answer, display: AnswerDisplay::default(), stats, asked_at, bar: None };
         let (events, receiver) = channel();
         let sink = Box::new(EventForwarder { events, waker: self.console.terminal.waker() });
         self.console.signals.enter(ChatActivity::Answering);
@@ -131,9 +131,9 @@ impl AnswerRun<'_> {
     }
 
     fn job(&self, prompt: PreparedPrompt) -> Job {
-        let AnswerSettings { sampling, n_tokens_max, stops, n_asked, .. } = self.settings;
+        let AnswerSettings { sampling, n_tokens_max, stops, n_answers, .. } = self.settings;
         let mut sampling = sampling.config(self.loaded.chat.text());
-        sampling.seed = sampling.seed.wrapping_add(*n_asked);
+        sampling.seed = sampling.seed.wrapping_add(*n_answers);
         Job {
             split_points: prompt.split_points,
             n_tokens_max: *n_tokens_max,
@@ -150,19 +150,19 @@ impl AnswerRun<'_> {
         pending: &mut PendingAnswer,
     ) -> CommandResult<AnswerEnd> {
         loop {
-            let mut stops = false;
+            let mut is_stop_typed = false;
             match self.console.terminal.wait(events, TICK) {
                 ChatEvent::Event(event) => {
-                    if let Some(ended) = self.event(event, pending)? {
+                    if let Some(ended) = self.handle_event(event, pending)? {
                         return Ok(ended);
                     }
                 }
-                ChatEvent::Keys(bytes) => stops = self.type_ahead.push(&bytes),
+                ChatEvent::Keys(bytes) => is_stop_typed = self.type_ahead.push(&bytes),
                 ChatEvent::HungUp => self.end_process(),
                 ChatEvent::Closed => return Ok(AnswerEnd::Failed(stopped())),
                 ChatEvent::Nothing => {}
             }
-            if stops
+            if is_stop_typed
                 || self.console.signals.is_stop_requested()
                 || !self.console.screen.has_reader()
             {
@@ -174,8 +174,8 @@ impl AnswerRun<'_> {
         }
     }
 
-    /// Handles an event of the job. Returns how the answer ended, if it did.
-    fn event(
+    /// Handles an event of the job. Returns how the answer ended, if it has.
+    fn handle_event(
         &mut self,
         event: Event,
         pending: &mut PendingAnswer,
@@ -206,15 +206,15 @@ impl AnswerRun<'_> {
     /// Waits for the current step to end. A second Ctrl-C ends the process instead.
     fn wait_for_end(&mut self) -> CommandResult {
         self.console.signals.enter(ChatActivity::Stopping);
-        let (_sender, nothing) = channel();
+        let (_sender, no_events) = channel();
         let began = clock::instant();
         while !self.loaded.service.is_idle() {
-            match self.console.terminal.wait(&nothing, TICK / 10) {
+            match self.console.terminal.wait(&no_events, TICK / 10) {
                 ChatEvent::Keys(bytes) if self.type_ahead.push(&bytes) => self.end_process(),
                 ChatEvent::HungUp => self.end_process(),
                 _ => {}
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > PROGRESS_DELAY {
                 let line = "stopping; press Ctrl-C again to end the chat".to_owned();
                 self.set_footer(Some(line))?;
             }
@@ -230,7 +230,7 @@ impl AnswerRun<'_> {
     }
 
     fn refresh(&mut self, pending: &mut PendingAnswer, progress: Progress) -> CommandResult {
-        let is_slow = pending.answer.n_tokens() == 0 && pending.asked.elapsed() > PATIENCE;
+        let is_slow = pending.answer.n_tokens() == 0 && pending.asked_at.elapsed() > PROGRESS_DELAY;
         if is_slow && !self.console.screen.is_terminal() {
             let bar = pending.bar.get_or_insert_with(|| Bar::tokens("reading", progress.n_total));
             bar.set(progress.n_done as u64);

@@ -43,7 +43,7 @@ use crate::options::args::ModelArgs;
 use crate::options::ranges;
 use crate::options::sampling::SamplingArgs;
 
-/// What `moeflux chat` is told.
+/// The arguments of `moeflux chat`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without a terminal, each line of stdin is a message or a command, and the \
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &ChatArgs) -> CommandResult {
         n_tokens_max: args.n_tokens,
         stops,
         thinking: (args.think || args.no_think).then_some(args.think),
-        n_asked: 0,
+        n_answers: 0,
     };
     let terminal = Terminal::open();
     let editor = match (terminal.is_edited(), terminal.is_typed, terminal.abilities) {

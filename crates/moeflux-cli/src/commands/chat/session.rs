@@ -156,7 +156,7 @@ impl TerminalChat {
             type_ahead: &mut self.input.type_ahead,
         };
         let reply = run.run();
-        self.settings.n_asked += 1;
+        self.settings.n_answers += 1;
         match reply {
             Ok(reply) => self.accept_reply(reply),
             Err(failure) => {

@@ -51,7 +51,7 @@ use load_monitor::{LoadMonitor, OtherLoad};
 use report::{DoctorReport, KeptFigures, ModelHere, Trials};
 use system::System;
 
-/// What small random models are run on.
+/// The devices on which small random models run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TrialsOf {
     /// The CPU and a GPU, if there is one
@@ -62,7 +62,7 @@ pub(crate) enum TrialsOf {
     None,
 }
 
-/// What `moeflux doctor` is told.
+/// The arguments of `moeflux doctor`.
 #[derive(Args, Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct DoctorArgs {

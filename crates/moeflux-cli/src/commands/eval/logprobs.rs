@@ -30,16 +30,16 @@ impl Logprobs {
 
     /// Writes the tokens at the start of a window, which are not predicted.
     pub(crate) fn begin(&mut self, tokens: &[TokenId]) -> Result<()> {
-        tokens.iter().try_for_each(|token| self.line(*token, None))
+        tokens.iter().try_for_each(|token| self.write_line(*token, None))
     }
 
     /// Writes the next token, given the logits before it.
     pub(crate) fn add(&mut self, logits: &[f32], token: TokenId) -> Result<()> {
         let logprob = self.scorer.score(logits, token)?.logprob;
-        self.line(token, logprob)
+        self.write_line(token, logprob)
     }
 
-    fn line(&mut self, token: TokenId, logprob: Option<f32>) -> Result<()> {
+    fn write_line(&mut self, token: TokenId, logprob: Option<f32>) -> Result<()> {
         let line = json!({"token": token.0, "logprob": logprob});
         writeln!(self.out, "{line}").map_err(Error::io("write", &self.path))
     }

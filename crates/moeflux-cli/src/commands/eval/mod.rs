@@ -1,7 +1,7 @@
 //! `moeflux eval`: how well a model predicts a text, and how close two backends are on it.
 //!
-//! The text is cut into windows. Only the bytes of predicted tokens count, except separators of
-//! documents, which are predicted but are not text.
+//! The text is cut into windows. The bytes of predicted tokens count; separators of documents are
+//! predicted too, but are not text, so theirs do not.
 
 mod windows;
 mod logprobs;
@@ -34,7 +34,7 @@ const WINDOW_DEFAULT: usize = 2048;
 /// Upper bound on the logits held while two backends are compared.
 const HELD_BYTES_MAX: usize = 512 << 20;
 
-/// What `moeflux eval` is told.
+/// The arguments of `moeflux eval`.
 #[derive(Debug, Args)]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
@@ -75,13 +75,13 @@ pub(crate) fn run(args: &EvalArgs) -> CommandResult {
     let text = read_text(args)?;
     let opened = model::open(&args.model)?;
     let model_text = opened.text()?;
-    let (windows, n_bytes) = cut(args, &opened, (model_text.tokenizer(), &text))?;
+    let (windows, n_bytes) = cut_windows(args, &opened, (model_text.tokenizer(), &text))?;
     drop(text);
     let n_held_max = (HELD_BYTES_MAX / (size_of::<f32>() * opened.vocab())).max(1);
     let longest = windows.lens().max().unwrap_or(1);
-    let again = args.compare_backend.map(|name| (name, opened.clone()));
+    let compared = args.compare_backend.map(|name| (name, opened.clone()));
     let engine = model::load(opened, &args.model, longest, &interrupt)?;
-    let other = match again {
+    let reference = match compared {
         Some((name, opened)) => {
             let alone = args.model.alone();
             Some(model::load_on(name, (opened, longest.into()), &alone, &interrupt)?)
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &EvalArgs) -> CommandResult {
     let mut run = EvalRun {
         logprobs,
         session: engine.session(longest)?,
-        other: other.as_ref().map(|other| other.session(longest)).transpose()?,
+        reference: reference.as_ref().map(|engine| engine.session(longest)).transpose()?,
         n_rows: engine.n_rows_max().min(n_held_max),
         bar: Bar::tokens("evaluating", windows.lens().sum()),
         n_done: 0,
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &EvalArgs) -> CommandResult {
         scores: EvalScores::default(),
     };
     for window in &windows.windows {
-        run.window(&windows.tokens(window), window.first_predicted)?;
+        run.score_window(&windows.tokens(window), window.first_predicted)?;
     }
     let EvalRun { scores, bar, logprobs, .. } = run;
     logprobs.map_or(Ok(()), Logprobs::finish)?;
@@ -125,8 +125,8 @@ fn read_text(args: &EvalArgs) -> Result<String> {
     })
 }
 
-/// Cuts the text. Also returns the bytes of all predicted tokens.
-fn cut(
+/// Cuts the text into windows. Also returns the number of bytes of all predicted tokens.
+fn cut_windows(
     args: &EvalArgs,
     opened: &Model,
     (tokenizer, text): (&Tokenizer, &str),
@@ -139,11 +139,11 @@ fn cut(
             "windows of {context} predict nothing: --context must be {n_needed} or more"
         )));
     }
-    let n_room = context - prefix.len();
-    let stride = args.stride.map_or(n_room, NonZeroUsize::get);
-    if stride > n_room {
+    let n_text_max = context - prefix.len();
+    let stride = args.stride.map_or(n_text_max, NonZeroUsize::get);
+    if stride > n_text_max {
         return Err(CommandFailure::Usage(format!(
-            "--stride {stride} skips tokens: a window holds only {n_room} tokens of the text"
+            "--stride {stride} skips tokens: a window holds only {n_text_max} tokens of the text"
         )));
     }
     let unknown =
@@ -153,10 +153,10 @@ fn cut(
         separator.map(|text| tokenizer.id_of(text).ok_or_else(|| unknown(text))).transpose()?;
     let mut tokens = tokenizer.encode(text)?;
     tokens.truncate(args.limit.unwrap_or(usize::MAX));
-    let n_least = n_needed - prefix.len();
+    let n_tokens_min = n_needed - prefix.len();
     let windows = TextWindows::of(&tokens, WindowParams { prefix, separator, context, stride });
     if windows.windows.is_empty() {
-        let problem = format!("tokens: {}, and at least {n_least} are needed", tokens.len());
+        let problem = format!("tokens: {}, and at least {n_tokens_min} are needed", tokens.len());
         return Err(Error::malformed(&args.file, problem).into());
     }
     let of_text = windows.predicted().filter(|token| Some(*token) != separator);
@@ -168,7 +168,8 @@ fn cut(
 struct EvalRun<'a> {
     logprobs: Option<Logprobs>,
     session: Session,
-    other: Option<Session>,
+    /// The session of the backend to compare with, if any.
+    reference: Option<Session>,
     /// Tokens computed together while two backends are compared.
     n_rows: usize,
     bar: Bar,
@@ -178,33 +179,33 @@ struct EvalRun<'a> {
 }
 
 impl EvalRun<'_> {
-    fn window(&mut self, window: &[TokenId], first_predicted: usize) -> Result<()> {
+    fn score_window(&mut self, window: &[TokenId], first_predicted: usize) -> Result<()> {
         self.session.clear();
         if let Some(logprobs) = &mut self.logprobs {
             logprobs.begin(&window[..first_predicted.min(window.len())])?;
         }
         // With one backend nothing is held; with two, the logits of both for the same tokens are
         // held together.
-        let n_rows = if self.other.is_some() { self.n_rows } else { window.len() };
-        if let Some(other) = &mut self.other {
-            other.clear();
+        let n_rows = if self.reference.is_some() { self.n_rows } else { window.len() };
+        if let Some(reference) = &mut self.reference {
+            reference.clear();
         }
         for first in (0..window.len()).step_by(n_rows) {
             let fed = &window[first..window.len().min(first + n_rows)];
-            self.part(window, (first, fed), first_predicted)?;
+            self.score_part(window, (first, fed), first_predicted)?;
             self.n_done += fed.len() as u64;
         }
         Ok(())
     }
 
-    fn part(
+    fn score_part(
         &mut self,
         window: &[TokenId],
         (first, fed): (usize, &[TokenId]),
         first_predicted: usize,
     ) -> Result<()> {
-        let Self { session, other, bar, n_done, interrupt, scores, logprobs, .. } = self;
-        let is_held = other.is_some();
+        let Self { session, reference, bar, n_done, interrupt, scores, logprobs, .. } = self;
+        let is_held = reference.is_some();
         let mut held: Vec<Vec<f32>> = Vec::new();
         // A token's logits predict the next one.
         let next_of = |position: usize| {
@@ -229,13 +230,13 @@ impl EvalRun<'_> {
             position += 1;
             Ok(())
         })?;
-        let Some(other) = other else { return Ok(()) };
+        let Some(reference) = reference else { return Ok(()) };
         let mut tested = held.iter();
         position = first;
-        other.feed(fed, Wanted::All, &mut |_| interrupt.poll(), &mut |_, reference| {
+        reference.feed(fed, Wanted::All, &mut |_| interrupt.poll(), &mut |_, logits| {
             if let Some(next) = next_of(position) {
                 let tested = tested.next().expect("a row is held for each that is predicted");
-                scores.compare(tested, reference, next)?;
+                scores.compare(tested, logits, next)?;
             }
             position += 1;
             Ok(())
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_named() {
+    fn values_that_are_not_finite_are_reported() {
         let mut scores = EvalScores::default();
         for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let error = scores.add(&[0.0, broken], (7, TokenId(1))).unwrap_err().to_string();

@@ -33,7 +33,7 @@ use crate::stats::GenerateStats;
 use crate::system::clock;
 use crate::system::interrupt::Interrupt;
 
-/// What `moeflux generate` is told.
+/// The arguments of `moeflux generate`.
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct GenerateArgs {

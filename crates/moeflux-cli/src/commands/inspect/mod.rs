@@ -18,7 +18,7 @@ use crate::model::bare_config::{BareConfig, parse_bits, parse_group};
 use crate::model::known;
 use report::{InspectReport, InspectedFiles};
 
-/// What `moeflux inspect` is told.
+/// The arguments of `moeflux inspect`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InspectArgs {
     /// Folder or GGUF file of a model, its OWNER/NAME in the hub's cache, a config.json to show the

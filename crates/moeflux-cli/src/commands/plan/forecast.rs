@@ -111,7 +111,7 @@ pub(crate) struct Forecast {
     pub(crate) load_seconds: f64,
 }
 
-/// What a forecast is made from: a model, a machine, and the tokens of a session.
+/// The input of a forecast: a model, a machine, and the tokens of a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForecastInput<'a> {
     pub(crate) blueprint: &'a Blueprint,

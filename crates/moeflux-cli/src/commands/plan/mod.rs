@@ -36,13 +36,13 @@ use crate::system::volume;
 use cards::KnownCard;
 use list::PlanList;
 use machine::{MachineOverrides, PlanCard, PlanMachine};
-use report::{PlanQuery, PlanReport, PlannedModel, check_known};
+use report::{PlanQuery, PlanReport, PlannedModel, check_memory_known};
 use routing::RoutingSource;
 
 /// Default tokens of a session, as in `generate`.
 pub(crate) const CONTEXT_DEFAULT: usize = 4096;
 
-/// What `moeflux plan` is told.
+/// The arguments of `moeflux plan`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PlanArgs {
     /// Name of a known model, or part of it; a config.json; the folder or GGUF file of a model; or
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &PlanArgs) -> CommandResult<String> {
     let context = model::context_within(&planned.blueprint.spec, args.context, CONTEXT_DEFAULT)?;
     let drive_key = planned.kind.is_none().then(|| volume::key(&path));
     let machine = PlanMachine::here(&args.overrides(), &Measurements::load(), drive_key.as_deref());
-    check_known(&machine)?;
+    check_memory_known(&machine)?;
     if let Some(card) = machine.card.as_ref().filter(|card| card.is_requested) {
         check_card(card, &planned)?;
     }
@@ -194,7 +194,7 @@ fn check_card(card: &PlanCard, planned: &PlannedModel) -> Result<(), Error> {
 /// Reports on this machine and every model that is known by name.
 fn all_known(args: &PlanArgs) -> CommandResult<String> {
     let machine = PlanMachine::here(&args.overrides(), &Measurements::load(), None);
-    check_known(&machine)?;
+    check_memory_known(&machine)?;
     let context = args.context.map_or(CONTEXT_DEFAULT, NonZeroUsize::get);
     let list = PlanList::new(&machine, context as u64, (args.bits, args.group))?;
     if args.json {

@@ -47,7 +47,7 @@ impl PlannedModel {
         Self { name, blueprint, needs, kind, weights_bytes }
     }
 
-    /// Returns the part of the first of several machines: none has a larger one.
+    /// Returns what the first of several machines holds of the model: no other holds more.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl PlannedModel {
     }
 }
 
-/// What is planned: a model on a machine, with a session of some length.
+/// The subject of a plan: a model on a machine, with a session of some length.
 #[derive(Debug)]
 pub(crate) struct PlanQuery<'a> {
     pub(crate) planned: &'a PlannedModel,
@@ -111,12 +111,13 @@ impl<'a> PlanQuery<'a> {
         ForecastInput { blueprint, needs, resources, context: self.context, routes: self.routes }
     }
 
-    /// Chooses the device. The card computes if it was requested, or if the whole model fits there.
-    fn chosen(&self) -> Result<(Resources, Forecast), Error> {
+    /// Chooses the device. The card computes if it was requested. It also does so by default, if
+    /// it can compute this model, all experts fit there, and the model is not too small for a GPU.
+    fn choose_device(&self) -> Result<(Resources, Forecast), Error> {
         let of_cpu = self.machine.of_cpu();
-        let is_computed = crate::model::device::check_kinds(&self.planned.blueprint).is_ok();
+        let can_compute = crate::model::device::check_kinds(&self.planned.blueprint).is_ok();
         if let Some(card) =
-            self.machine.card.as_ref().filter(|card| card.is_requested || is_computed)
+            self.machine.card.as_ref().filter(|card| card.is_requested || can_compute)
         {
             let resources = self.machine.of_card(card);
             match self.forecast_input(&resources).forecast() {
@@ -142,7 +143,7 @@ impl<'a> PlanQuery<'a> {
     ///
     /// [`Error::NoRoom`] if the memory is too small.
     pub(crate) fn report(self) -> Result<PlanReport<'a>, Error> {
-        let (resources, forecast) = self.chosen()?;
+        let (resources, forecast) = self.choose_device()?;
         let least_bytes = self.forecast_input(&resources).least_bytes()?;
         let least_bytes_of_cpu = match resources.card {
             Some(_) => Some(self.forecast_input(&self.machine.of_cpu()).least_bytes()?),
@@ -153,9 +154,9 @@ impl<'a> PlanQuery<'a> {
         let all_bytes = all.fixed_bytes + all.memory.expert_bytes + PROGRAM_MARGIN_BYTES;
         // Weights that every token uses pass through host memory, even to a card with room for
         // everything.
-        let on_its_way = self.planned.needs.resident_bytes
+        let passing_bytes = self.planned.needs.resident_bytes
             + resources.host_with(&self.planned.blueprint).program_bytes;
-        let least_bytes = least_bytes.max(resources.card.map_or(0, |_| on_its_way));
+        let least_bytes = least_bytes.max(resources.card.map_or(0, |_| passing_bytes));
         let whole = |n_bytes: u64| n_bytes.next_multiple_of(BUDGET_UNIT_BYTES);
         Ok(PlanReport {
             without_gpu: self.without_gpu(&resources),
@@ -332,12 +333,12 @@ fn prompt_json(prompt: &PromptForecast) -> Value {
     })
 }
 
-/// Fails if the system does not report its memory.
+/// Checks that the size of the memory is known.
 ///
 /// # Errors
 ///
-/// [`Error::Input`] in that case.
-pub(crate) fn check_known(machine: &PlanMachine) -> CommandResult {
+/// [`Error::Input`] if the system does not report it.
+pub(crate) fn check_memory_known(machine: &PlanMachine) -> CommandResult {
     match machine.memory_bytes() {
         Some(_) => Ok(()),
         None => {

@@ -34,7 +34,7 @@ use progress::DownloadProgress;
 /// Upper bound on the files printed of a list.
 const N_LISTED_MAX: usize = 12;
 
-/// What `moeflux pull` is told.
+/// The arguments of `moeflux pull`.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PullArgs {

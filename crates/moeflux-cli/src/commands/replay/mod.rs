@@ -19,7 +19,7 @@ use report::ReplayReport;
 /// A larger number of slots is a typing error.
 const N_SLOTS_MAX: usize = 1 << 24;
 
-/// What `moeflux replay` is told.
+/// The arguments of `moeflux replay`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ReplayArgs {
     /// Routing trace that --trace wrote

@@ -47,7 +47,7 @@ const FORCED_DRAIN: Duration = Duration::from_secs(2);
 /// Upper bound on the size of a key file.
 const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What `moeflux serve` is told.
+/// The arguments of `moeflux serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "Every option can also be set by an environment variable, such as \
     MOEFLUX_API_KEY_FILE for --api-key-file. The command line takes precedence.")]

@@ -37,7 +37,7 @@ use writer::ShardWriter;
 /// More threads than this do not write faster.
 const N_THREADS_MAX: usize = 64;
 
-/// What `moeflux synth` is told.
+/// The arguments of `moeflux synth`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SynthArgs {
     /// The config.json that defines the geometry, or a folder that contains one

@@ -1,7 +1,7 @@
 //! Dot products (SDOT): four products of signed bytes summed in one instruction. Everything else is
 //! NEON.
 //!
-//! Wide codes are made signed by subtracting 128; 128 times the activations is added again.
+//! Wide codes are made signed by subtracting 128; 128 times the activations is added back.
 //! **Invariant:** a [`Dotprod`] exists only inside the functions of this table.
 
 use std::arch::aarch64::{
@@ -106,7 +106,7 @@ fn piece_products([low, high]: [uint8x16_t; 2], [even, odd]: [int8x16_t; 2]) -> 
     sdot(sums, signed::<false>(high), odd)
 }
 
-/// Merges four into one lane each.
+/// Sums the lanes of each input into one lane, for each piece.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn merge([a, b, c, d]: [WordProducts; 4]) -> WordProducts {
@@ -124,7 +124,7 @@ fn merge_piece([a, b, c, d]: [int32x4_t; 4]) -> int32x4_t {
     vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d))
 }
 
-/// Lanes are the words that [`transpose`] moves.
+/// The lanes are words, which [`transpose`] moves as a whole.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(super) fn transpose_lines([a, b, c, d]: [WordProducts; 4]) -> [WordProducts; 4] {
@@ -157,8 +157,8 @@ pub(super) fn join([a, b, c, d]: [WordProducts; 4]) -> [IntQuarters; 4] {
     ]
 }
 
-/// Multiplies four rows of activations by four columns of codes into sixteen sums, which stay in
-/// registers.
+/// Multiplies four rows of activations at a time by sixteen rows of codes, into sixteen registers
+/// of sums. Rows left over go two at a time, then one.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot_stored<const WIDE: bool, const PICKS: usize>(
@@ -259,7 +259,7 @@ fn signed<const WIDE: bool>(codes: uint8x16_t) -> int8x16_t {
     vreinterpretq_s8_u8(codes)
 }
 
-/// Adds four products to each lane. Its intrinsic is not stable.
+/// Adds four products to each lane. This is assembly because the intrinsic is not stable.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
@@ -274,7 +274,7 @@ fn sdot(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
     sums
 }
 
-/// The same with word `LANE` of `b` for each word of `a`.
+/// As [`sdot`], with word `LANE` of `b` for each word of `a`.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn sdot_lane<const LANE: usize>(mut sums: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {

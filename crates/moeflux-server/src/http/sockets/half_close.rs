@@ -35,7 +35,7 @@ pub(crate) struct HttpExchange {
     closed: Notify,
 }
 
-/// What is known of an exchange.
+/// The state of an exchange.
 #[derive(Debug, Default)]
 struct ExchangeState {
     phase: ExchangePhase,

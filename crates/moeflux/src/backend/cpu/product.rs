@@ -29,7 +29,7 @@ pub(super) struct PreparedRows {
     identity: Vec<usize>,
 }
 
-/// Rows of a step multiplied with a matrix at a time: enough to amortise unpacking weights, few
+/// Rows of a step multiplied by a matrix at a time: enough to amortise unpacking weights, few
 /// enough to stay in the L2 cache.
 pub(super) const PANEL_ROWS: usize = 128;
 

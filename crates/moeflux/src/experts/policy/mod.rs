@@ -15,7 +15,7 @@ pub(crate) use lfu::Lfu;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyIdx(pub usize);
 
-/// What a policy is created for.
+/// The sizes that a policy is created for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PolicyShape {
     /// Initial number of slots.

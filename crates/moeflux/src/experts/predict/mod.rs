@@ -29,7 +29,7 @@ const PRECISION_BEFORE: f32 = 0.5;
 /// Lower bound on precision: below it a read wastes power even on an idle drive.
 const PRECISION_MIN: f32 = 0.125;
 
-/// What lookahead is created for.
+/// The sizes that lookahead is created for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LookAheadShape {
     /// Layers of the model, including dense ones.

@@ -32,7 +32,7 @@ impl StepMeter {
         Self { began_at: now, is_small, read_wait, ..Self::default() }
     }
 
-    /// Returns what the step cost, which ends at `now`; `None` if it was not a small one. An expert
+    /// Returns the cost of the step that ends at `now`; `None` if it was not a small one. An expert
     /// takes `record_ns` to read, and computing has waited for `read_wait` so far.
     pub(super) fn cost(
         &self,

@@ -141,7 +141,7 @@ pub(crate) struct SlotTable {
     counters: TableCounters,
 }
 
-/// What a table is created for.
+/// The sizes that a table is created for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TableShape<'a> {
     /// Routed experts of each layer; none in dense layers.

@@ -28,8 +28,8 @@ use crate::format::safetensors::index::{ShardIndex, parse_index};
 
 const INDEX_NAME: &str = "model.safetensors.index.json";
 
-/// Upper bound on an index. It repeats little but names, so it is smaller than all headers
-/// together.
+/// Upper bound on an index. It holds little besides the names of tensors, so it is smaller than the
+/// headers together.
 const INDEX_BYTES_MAX: u64 = 100_000_000;
 
 /// One tensor of a checkpoint.
@@ -72,7 +72,7 @@ pub struct Gguf {
     pub path: PathBuf,
     /// `general.architecture`.
     pub architecture: String,
-    /// All metadata. Of a split file, that of the first part.
+    /// All metadata; for a split file, the metadata of its first part.
     pub metadata: Metadata,
 }
 
@@ -92,7 +92,7 @@ impl Gguf {
 /// A model's table of contents.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
-    /// The folder, or the GGUF file; the first part of a split one.
+    /// The folder, or the GGUF file; for a split file, its first part.
     pub dir: PathBuf,
     /// Its files, in order of name.
     pub files: Vec<ShardFile>,
@@ -192,8 +192,8 @@ impl Checkpoint {
         Self::of_gguf(vec![GgufFile::of_bytes(path, bytes, len_bytes)?])
     }
 
-    /// Returns the checkpoint of a split GGUF file from name, length and header of each part. A
-    /// header is all bytes before the data.
+    /// Returns the checkpoint of a split GGUF file from the name, length and header of each part.
+    /// A header is all bytes before the data.
     ///
     /// # Errors
     ///
@@ -223,8 +223,8 @@ impl Checkpoint {
         }
     }
 
-    /// Returns the checkpoint of a folder from name, length and header of each file. Headers are
-    /// given without their length prefixes.
+    /// Returns the checkpoint of a folder from the name, length and header of each file. Headers
+    /// are given without their length prefixes.
     ///
     /// # Errors
     ///
@@ -242,8 +242,8 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// Names the owner of the byte at `at` of a file, for messages: a tensor, or an expert of a
-    /// packed layer.
+    /// Names what contains the byte at offset `at` of a file, for messages: a tensor, an expert of
+    /// a packed layer, or the header.
     #[must_use]
     pub fn name_at(&self, file_idx: usize, at: u64) -> String {
         let has_it = |entry: &&TensorEntry| {
@@ -282,7 +282,7 @@ impl Checkpoint {
     fn add_file(&mut self, path: PathBuf, file: FileHeader) -> Result<()> {
         let FileHeader { mut header, packed, data_at, len_bytes, hash, identity } = file;
         let first = self.files.first().map(|first| first.path.clone());
-        let own_names = match packed {
+        let pack_tensor_names = match packed {
             Some(packed) => {
                 for tensor in &mut header.tensors {
                     if let Some((dtype, shape)) = packed.blocks_of(tensor) {
@@ -305,14 +305,14 @@ impl Checkpoint {
         let file = ShardFile { path, len_bytes, header_hash: hash, header_at, data_at, identity };
         self.files.push(file);
         for tensor in header.tensors {
-            if !own_names.contains(&tensor.name) {
+            if !pack_tensor_names.contains(&tensor.name) {
                 self.add_tensor(tensor, data_at)?;
             }
         }
         Ok(())
     }
 
-    /// Adds a tensor of the file added last.
+    /// Adds a tensor of the file that was added last.
     fn add_tensor(&mut self, tensor: HeaderTensor, data_at: u64) -> Result<()> {
         let HeaderTensor { name, dtype, shape, begin_bytes, len_bytes } = tensor;
         let canonical = self.canonical(&name).into_owned();
@@ -357,7 +357,7 @@ impl Checkpoint {
             );
             return Err(Error::malformed(path, problem));
         }
-        let mut own_names = vec![file.sums.tensor.clone()];
+        let mut pack_tensor_names = vec![file.sums.tensor.clone()];
         packed.sums.push(file.sums);
         match file.role {
             PackedRole::Extras => {}
@@ -378,7 +378,7 @@ impl Checkpoint {
                     );
                     return Err(Error::malformed(path, problem));
                 }
-                own_names.push(bank.tensor.clone());
+                pack_tensor_names.push(bank.tensor.clone());
                 let prefix = bank.prefix.clone();
                 if let Some((other_idx, _)) = packed.banks.insert(prefix, (file_idx, *bank)) {
                     let other = self.files.get(other_idx).map(|file| file.path.as_path());
@@ -390,7 +390,7 @@ impl Checkpoint {
                 }
             }
         }
-        Ok(own_names)
+        Ok(pack_tensor_names)
     }
 
     /// Returns the index of the file that has the tensor of this name.

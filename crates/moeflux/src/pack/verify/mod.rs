@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** records and tensors of a packed folder are compared with their checksums,
 //! bypassing cached data. In other checkpoints only impossible values are detected: NaN and
-//! infinity among scales and vectors. One run finds all damage. Memory is one buffer per thread.
+//! infinity among scales and vectors. One run finds all damage. Each thread needs one buffer.
 
 pub(super) mod damage;
 pub(super) mod sums;
@@ -62,10 +62,10 @@ pub struct Verified {
     pub n_tensors: usize,
     /// Number of small files compared with checksums.
     pub n_documents: usize,
-    /// Whether this is a pack whose small files have no checksums, or differ from them with
-    /// [`Documents::Accepted`]. [`crate::pack::write_sums`] writes new ones.
+    /// Whether this is a pack whose small files have no checksums, or do not match them. If nothing
+    /// is damaged (see [`Documents::Accepted`]), [`crate::pack::write_sums`] writes new ones.
     pub needs_pack_sums: bool,
-    /// Damage of small files, then of weight files ordered by file and offset.
+    /// Damage to small files, then to weight files, ordered by file and offset.
     pub damages: Vec<Damage>,
 }
 
@@ -86,14 +86,14 @@ struct FiniteRange {
     /// Offset in the unit.
     first_bytes: u64,
     len_bytes: u64,
-    finite: FiniteFormat,
-    /// Bytes of the same part in earlier units.
+    format: FiniteFormat,
+    /// Bytes of the same tensor in earlier units.
     skipped_bytes: u64,
 }
 
-/// Checks the model in a folder. Damage is part of the result, not an error, and so are small files
-/// that have changed since packing. If the model cannot be opened because of them, only they are
-/// reported.
+/// Checks the model in a folder. Damage is part of the result, not an error. So is a small file
+/// that has changed since packing; if the model cannot be opened because of such files, only they
+/// are reported.
 ///
 /// # Errors
 ///
@@ -155,7 +155,7 @@ pub fn verify_with(
         next: AtomicUsize::new(0),
         is_stopped: AtomicBool::new(false),
     };
-    damages.extend(run.all(n_threads.clamp(1, N_THREADS_MAX), n_bytes, watch)?);
+    damages.extend(run.check_all(n_threads.clamp(1, N_THREADS_MAX), n_bytes, watch)?);
     checkpoint.check_unchanged()?;
     let n_tensors = checkpoint.tensors.len();
     Ok(Verified { coverage, n_bytes, n_records, n_tensors, n_documents, needs_pack_sums, damages })
@@ -176,44 +176,43 @@ impl Verified {
     }
 }
 
-/// Returns the types of the tensors that `weights` checks for non-finite values, by file and
-/// offset.
+/// Returns the formats of all data that `weights` checks for non-finite values, by file and offset.
 fn finite_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), FiniteFormat> {
-    let mut kinds = BTreeMap::new();
+    let mut formats = BTreeMap::new();
     for matrix in &manifest.matrices {
         if let MatrixKind::Block(kind) = matrix.layout.kind {
             let place = (matrix.codes.file_idx, matrix.codes.offset_bytes);
-            kinds.insert(place, FiniteFormat::Blocks(kind));
+            formats.insert(place, FiniteFormat::Blocks(kind));
         }
         let Some(kind) = matrix.layout.kind.scale_kind() else { continue };
         for extent in [matrix.scales, matrix.biases].into_iter().flatten() {
-            kinds.insert((extent.file_idx, extent.offset_bytes), FiniteFormat::of_scales(kind));
+            formats.insert((extent.file_idx, extent.offset_bytes), FiniteFormat::of_scales(kind));
         }
     }
     for vector in &manifest.vectors {
         if let VectorSource::Stored(stored) = vector {
             let place = (stored.extent.file_idx, stored.extent.offset_bytes);
-            kinds.insert(place, FiniteFormat::Floats(stored.kind));
+            formats.insert(place, FiniteFormat::Floats(stored.kind));
         }
     }
     let unpacked = manifest.banks.iter().filter(|bank| bank.records.is_none());
     for part in unpacked.flat_map(|bank| &bank.parts) {
-        let Some(kind) = part.role.finite() else { continue };
+        let Some(format) = part.role.finite() else { continue };
         match &part.offsets {
             ExpertOffsets::Strided { file_idx, first_bytes, .. } => {
-                kinds.insert((*file_idx, *first_bytes), kind);
+                formats.insert((*file_idx, *first_bytes), format);
             }
-            ExpertOffsets::Each(offsets) => kinds.extend(offsets.iter().map(|at| (*at, kind))),
+            ExpertOffsets::Each(offsets) => formats.extend(offsets.iter().map(|at| (*at, format))),
         }
     }
-    kinds
+    formats
 }
 
 fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<CheckUnit> {
-    let finite_kinds = finite_tensors(manifest);
+    let finite_formats = finite_tensors(manifest);
     let mut units = Vec::new();
     for entry in checkpoint.tensors.values() {
-        let kind = finite_kinds.get(&(entry.file_idx, entry.offset_bytes));
+        let format = finite_formats.get(&(entry.file_idx, entry.offset_bytes));
         let mut skipped = 0;
         while skipped < entry.len_bytes {
             let len_bytes = PART_BYTES.min(entry.len_bytes - skipped);
@@ -223,8 +222,8 @@ fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<CheckUnit> {
                 len_bytes,
                 part: DamagedPart::Tensor(entry.name.clone()),
                 sum: None,
-                finite_ranges: kind
-                    .map(|finite| finite_range(len_bytes, *finite, skipped))
+                finite_ranges: format
+                    .map(|format| finite_range(len_bytes, *format, skipped))
                     .into_iter()
                     .collect(),
             });
@@ -234,9 +233,9 @@ fn plain_units(manifest: &Manifest, checkpoint: &Checkpoint) -> Vec<CheckUnit> {
     units
 }
 
-/// Returns the range of a whole unit, or of a part at its beginning.
-fn finite_range(len_bytes: u64, finite: FiniteFormat, skipped_bytes: u64) -> FiniteRange {
-    FiniteRange { first_bytes: 0, len_bytes, finite, skipped_bytes }
+/// Returns a range at the beginning of a unit.
+fn finite_range(len_bytes: u64, format: FiniteFormat, skipped_bytes: u64) -> FiniteRange {
+    FiniteRange { first_bytes: 0, len_bytes, format, skipped_bytes }
 }
 
 fn packed_units(
@@ -244,13 +243,13 @@ fn packed_units(
     (checkpoint, packed): (&Checkpoint, &PackedFolder),
     (files, damages): (&[ReadFile], &mut Vec<Damage>),
 ) -> Result<Vec<CheckUnit>> {
-    let finite_kinds = finite_tensors(manifest);
+    let finite_formats = finite_tensors(manifest);
     let mut units = Vec::new();
     for (file_idx, shard) in checkpoint.files.iter().enumerate() {
         let table = PackedTable::read((checkpoint, packed), file_idx, &files[file_idx])?;
         let table_at = table.first_bytes;
         if !table.is_intact {
-            // The last checksum of a damaged table says nothing about its origin.
+            // A damaged table cannot show that its file is from another pack: report only damage.
             damages.retain(|it| it.part != DamagedPart::ForeignFile || it.file != shard.path);
             damages.push(Damage {
                 part: DamagedPart::Checksums,
@@ -267,7 +266,7 @@ fn packed_units(
             .find(|bank| bank.records.is_some_and(|records| records.file_idx == file_idx));
         match bank {
             Some(bank) => push_records(bank, &sums, &mut units),
-            None => push_tensors((checkpoint, file_idx), &sums, &finite_kinds, &mut units),
+            None => push_tensors((checkpoint, file_idx), &sums, &finite_formats, &mut units),
         }
     }
     Ok(units)
@@ -279,8 +278,8 @@ fn push_records(bank: &ExpertBank, sums: &[u64], units: &mut Vec<CheckUnit>) {
         .parts
         .iter()
         .filter_map(|part| {
-            let finite = part.role.finite()?;
-            let all = finite_range(part.len_bytes as u64, finite, 0);
+            let format = part.role.finite()?;
+            let all = finite_range(part.len_bytes as u64, format, 0);
             Some(FiniteRange { first_bytes: part.record_at as u64, ..all })
         })
         .collect();
@@ -300,22 +299,22 @@ fn push_records(bank: &ExpertBank, sums: &[u64], units: &mut Vec<CheckUnit>) {
 fn push_tensors(
     (checkpoint, file_idx): (&Checkpoint, usize),
     sums: &[u64],
-    finite_kinds: &BTreeMap<(usize, u64), FiniteFormat>,
+    finite_formats: &BTreeMap<(usize, u64), FiniteFormat>,
     units: &mut Vec<CheckUnit>,
 ) {
     let in_file = checkpoint.tensors.values().filter(|entry| entry.file_idx == file_idx);
     let mut tensors: Vec<_> = in_file.collect();
     tensors.sort_by_key(|entry| (entry.offset_bytes, entry.len_bytes));
     for (entry, sum) in tensors.into_iter().zip(sums) {
-        let kind = finite_kinds.get(&(file_idx, entry.offset_bytes));
+        let format = finite_formats.get(&(file_idx, entry.offset_bytes));
         units.push(CheckUnit {
             file_idx,
             first_bytes: entry.offset_bytes,
             len_bytes: entry.len_bytes,
             part: DamagedPart::Tensor(entry.name.clone()),
             sum: Some(*sum),
-            finite_ranges: kind
-                .map(|kind| finite_range(entry.len_bytes, *kind, 0))
+            finite_ranges: format
+                .map(|format| finite_range(entry.len_bytes, *format, 0))
                 .into_iter()
                 .collect(),
         });
@@ -333,12 +332,14 @@ struct VerifyRun<'a> {
 
 /// A message from a thread that checks.
 enum WorkerMessage {
+    /// Number of bytes read since the last message.
     Read(u64),
+    /// Index of a unit, and its damage.
     Damaged(usize, Damage),
 }
 
 impl VerifyRun<'_> {
-    fn all(
+    fn check_all(
         &self,
         n_threads: usize,
         total_bytes: u64,
@@ -401,7 +402,7 @@ impl VerifyRun<'_> {
             if self.is_stopped.load(Ordering::Relaxed) {
                 return;
             }
-            if let Err(problem) = self.check(unit, &mut buffer, messages) {
+            if let Err(problem) = self.check_unit(unit, &mut buffer, messages) {
                 let damage = Damage {
                     part: unit.part.clone(),
                     file: self.checkpoint.files[unit.file_idx].path.clone(),
@@ -415,7 +416,7 @@ impl VerifyRun<'_> {
         }
     }
 
-    fn check(
+    fn check_unit(
         &self,
         unit: &CheckUnit,
         buffer: &mut Vec<u8>,
@@ -451,22 +452,23 @@ impl VerifyRun<'_> {
 }
 
 impl CheckUnit {
-    /// Returns the offset in the file of the first value in this chunk, or of its block, that
-    /// should be finite and is not. Chunks and parts begin at multiples of a float's size.
+    /// Finds the first value in this chunk that should be finite and is not. Returns the offset of
+    /// it, or of its block, in the file. Chunks and units begin at multiples of a float's size.
     fn first_non_finite(&self, skipped: u64, chunk: &[u8]) -> Option<u64> {
         let end = skipped + chunk.len() as u64;
-        let in_part = |part: &FiniteRange| {
-            let part_end = part.first_bytes + part.len_bytes;
-            let (first, last) = (part.first_bytes.max(skipped), part_end.min(end));
-            let range = usize::try_from(first.checked_sub(skipped)?).ok()?
+        let in_range = |range: &FiniteRange| {
+            let range_end = range.first_bytes + range.len_bytes;
+            let (first, last) = (range.first_bytes.max(skipped), range_end.min(end));
+            let bytes = usize::try_from(first.checked_sub(skipped)?).ok()?
                 ..usize::try_from(last.checked_sub(skipped)?).ok()?;
-            let before = usize::try_from(first - part.first_bytes + part.skipped_bytes).ok()?;
-            let value_idx = part.finite.first_bad(before, chunk.get(range)?)?;
-            let byte_idx = part.finite.byte_of(value_idx) as u64;
+            let before = usize::try_from(first - range.first_bytes + range.skipped_bytes).ok()?;
+            let value_idx = range.format.first_bad(before, chunk.get(bytes)?)?;
+            let byte_idx = range.format.byte_of(value_idx) as u64;
             Some(
-                (self.first_bytes + part.first_bytes + byte_idx).saturating_sub(part.skipped_bytes),
+                (self.first_bytes + range.first_bytes + byte_idx)
+                    .saturating_sub(range.skipped_bytes),
             )
         };
-        self.finite_ranges.iter().filter_map(in_part).min()
+        self.finite_ranges.iter().filter_map(in_range).min()
     }
 }

@@ -1,10 +1,10 @@
 //! Memory that slots of experts lend: to sessions that grow, and to a long prompt for longer
 //! steps.
 //!
-//! **Invariant:** slots free their memory before a borrower allocates it, and a borrower before
-//! slots do. When the last of the prompts that borrow ends, however it ends, steps and slots are as
-//! they were before the first. Sessions that feed single tokens meanwhile have fewer slots, and the
-//! same bytes.
+//! **Invariant:** memory is freed on one side before the other side allocates it. When the last of
+//! the prompts that borrow ends, for whatever reason, steps and slots are as they were before the
+//! first. Until then, sessions that feed single tokens have fewer slots, but experts with the same
+//! bytes.
 
 use std::sync::Arc;
 
@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::forward::{DeviceContext, LentSlots};
 use crate::session::runtime::Runtime;
 
-/// Runs `work`, which takes memory for sessions in one or more pieces. Where there is no room,
-/// slots make some, and `work` runs again.
+/// Runs `work`, which allocates memory for sessions in one or more pieces. Whenever there is no
+/// room, slots lend more memory, and `work` runs again.
 pub(in crate::session) fn retry_after_lending<T>(
     runtime: &Runtime,
     device: &mut DeviceContext,
@@ -34,25 +34,25 @@ fn grow(runtime: &Runtime, device: &mut DeviceContext, n_bytes: u64) -> Result<b
     let Some(lender) = runtime.lender() else { return Ok(false) };
     let booked_bytes = device.backend.states().budget().booked_bytes();
     let n_slots = lender.n_slots_for_sessions(booked_bytes.saturating_add(n_bytes));
-    let Some(n_slots) = n_slots.filter(|it| *it > device.lent.n_slots_of_sessions) else {
+    let Some(n_slots) = n_slots.filter(|it| *it > device.lent.n_slots_for_sessions) else {
         return Ok(false);
     };
-    let is_lent = device.lend(LentSlots { n_slots_of_sessions: n_slots, ..device.lent })?;
+    let is_lent = device.lend(LentSlots { n_slots_for_sessions: n_slots, ..device.lent })?;
     if is_lent {
         device.backend.states().budget().set_limit(lender.session_bytes(n_slots));
     }
     Ok(is_lent)
 }
 
-/// Returns the memory that sessions no longer use to slots.
+/// Gives slots back the memory that sessions no longer use.
 pub(in crate::session) fn shrink(runtime: &Runtime, device: &mut DeviceContext) {
     let Some(lender) = runtime.lender() else { return };
     let booked_bytes = device.backend.states().budget().booked_bytes();
     let n_slots = lender.n_slots_for_sessions(booked_bytes);
-    if let Some(n_slots) = n_slots.filter(|it| *it < device.lent.n_slots_of_sessions) {
+    if let Some(n_slots) = n_slots.filter(|it| *it < device.lent.n_slots_for_sessions) {
         device.backend.states().budget().set_limit(lender.session_bytes(n_slots));
-        // Slots that cannot be allocated now come back when there is memory again.
-        drop(device.lend(LentSlots { n_slots_of_sessions: n_slots, ..device.lent }));
+        // Slots that cannot be allocated now are allocated once there is memory again.
+        drop(device.lend(LentSlots { n_slots_for_sessions: n_slots, ..device.lent }));
     }
 }
 
@@ -68,7 +68,7 @@ impl LongerSteps {
         let Some(lender) = runtime.lender() else { return Ok(None) };
         let _workspace_guard = runtime.lock_workspace()?;
         let mut device = runtime.lock()?;
-        let prompt_steps = lender.prompt_steps(n_rows, device.lent.n_slots_of_sessions);
+        let prompt_steps = lender.prompt_steps(n_rows, device.lent.n_slots_for_sessions);
         let Some(prompt_steps) = prompt_steps else { return Ok(None) };
         if !borrow(runtime, &mut device, prompt_steps)? {
             return Ok(None);
@@ -96,7 +96,8 @@ pub(in crate::session) fn end_longer_steps(runtime: &Runtime, device: &mut Devic
     }
 }
 
-/// Makes steps longer. Returns whether they are; what another prompt has borrowed is enough.
+/// Makes steps longer. Returns whether they are longer now: if nothing more can be lent, the memory
+/// that another prompt has borrowed is enough.
 fn borrow(
     runtime: &Runtime,
     device: &mut DeviceContext,
@@ -106,7 +107,7 @@ fn borrow(
     if n_rows <= device.backend.n_rows_max() {
         return Ok(true);
     }
-    let lent = device.lend(LentSlots { n_slots_of_prompts: n_slots_lent, ..device.lent });
+    let lent = device.lend(LentSlots { n_slots_for_prompts: n_slots_lent, ..device.lent });
     if matches!(lent, Ok(true)) && device.backend.set_rows_max(n_rows).is_ok() {
         return Ok(true);
     }
@@ -117,12 +118,12 @@ fn borrow(
     lent.map(|_| has_borrowed)
 }
 
-/// Slots that cannot be allocated now come back when there is memory again; a workspace that was
-/// enlarged can be made smaller.
+/// Makes steps as short as usual, and gives slots back all memory that prompts borrowed. Slots that
+/// cannot be allocated now are allocated once there is memory again.
 fn return_all(runtime: &Runtime, device: &mut DeviceContext) {
     let Some(terms) = runtime.lender().and_then(|it| it.prompts.as_ref()) else { return };
     let is_usual = device.backend.n_rows_max() == terms.n_rows;
     if is_usual || device.backend.set_rows_max(terms.n_rows).is_ok() {
-        drop(device.lend(LentSlots { n_slots_of_prompts: 0, ..device.lent }));
+        drop(device.lend(LentSlots { n_slots_for_prompts: 0, ..device.lent }));
     }
 }

@@ -143,7 +143,7 @@ impl Runtime {
         SessionRoom {
             booked_bytes: budget.booked_bytes(),
             limit_bytes: most_bytes.or_else(|| budget.limit_bytes()),
-            n_slots_lent: device.lent.n_slots_of_sessions,
+            n_slots_lent: device.lent.n_slots_for_sessions,
         }
     }
 

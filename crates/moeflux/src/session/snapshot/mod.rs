@@ -7,7 +7,7 @@
 //! u64 first position, u64 n_tokens, then u32 per token
 //! u64 xxh3 of all bytes before
 //! per page of at most 1,024 positions: what each layer keeps of them, u64 xxh3 of the page
-//! per recurrent layer its state behind the last position, then u64 xxh3 of these
+//! per recurrent layer its state after the last position, then u64 xxh3 of these
 //! ```
 //! Little-endian. **Invariant:** compatibility is checked before anything after the header is read,
 //! and no size is trusted that does not follow from the model. A failed load leaves the session as

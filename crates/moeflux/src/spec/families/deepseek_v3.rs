@@ -95,7 +95,7 @@ pub(super) fn ffns(
         let advice = "only 1 (experts in every layer after the dense ones) is supported";
         return Err(config.text.unsupported("moe_layer_freq", advice));
     }
-    let is_sparse = config.is_sparse_behind(defaults.n_dense_layers, n_layers)?;
+    let is_sparse = config.is_sparse_after_dense(defaults.n_dense_layers, n_layers)?;
     experts::ffns(config, &is_sparse, &moe(config, defaults)?)
 }
 
@@ -131,9 +131,9 @@ fn router(
 ) -> Result<RouterSpec> {
     let n_groups = config.width_or("n_group", defaults.n_groups)?;
     config.divides(("n_group", n_groups), ("n_routed_experts", n_experts))?;
-    let group = n_experts / n_groups;
-    if group < 2 {
-        // The score of a group is the sum of its two best.
+    let n_per_group = n_experts / n_groups;
+    if n_per_group < 2 {
+        // The score of a group is the sum of the scores of its two best experts.
         return Err(config.text.wrong("n_group", "groups of at least 2 experts"));
     }
     let n_groups_kept = config.width_or("topk_group", defaults.n_groups_kept)?;
@@ -141,10 +141,10 @@ fn router(
         let expected = format!("at most the number of groups, {n_groups}");
         return Err(config.text.wrong("topk_group", &expected));
     }
-    if top_k > n_groups_kept * group {
+    if top_k > n_groups_kept * n_per_group {
         let expected = format!(
-            "at most the {} experts of {n_groups_kept} groups of {group}",
-            n_groups_kept * group
+            "at most the {} experts of {n_groups_kept} groups of {n_per_group}",
+            n_groups_kept * n_per_group
         );
         return Err(config.text.wrong("num_experts_per_tok", &expected));
     }

@@ -33,6 +33,6 @@ pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
     let shared = SharedExpertSpec { inner: inner * n_shared, is_gated: false };
     let factor = config.positive_or("router_scaling_factor", 2.826)?;
     let moe = sigmoid_experts(config, inner_key, factor, Some(shared))?;
-    let ffns = ffns(config, &config.is_sparse_behind(1, common.n_layers)?, &moe)?;
+    let ffns = ffns(config, &config.is_sparse_after_dense(1, common.n_layers)?, &moe)?;
     Ok(common.with_attention(Family::HyV3, &attention, ffns))
 }

@@ -267,7 +267,7 @@ impl<'a> Script<'a> {
         self.snapshots.push((snapshot, tokens[..end].to_vec()));
     }
 
-    /// Into a new session, or behind the same tokens of another; through bytes or not.
+    /// Into a new session, or after the same tokens of another; through bytes or not.
     fn resume(&mut self) {
         if self.snapshots.is_empty() || self.held.len() == N_SESSIONS_MAX {
             return;

@@ -240,7 +240,7 @@ fn forks_go_their_own_ways_across_pieces() {
             let mut session = engine.session(1200).unwrap();
             session.feed_last(&text[..n_shared]).unwrap();
             let mut fork = session.fork().unwrap();
-            // Each writes behind the common past, in turn.
+            // Each writes after the common past, in turn.
             let other: Vec<TokenId> = text[n_shared..].iter().rev().copied().take(40).collect();
             let other_rows = feed_all(&mut fork, &other);
             let n_more = text.len().min(n_shared + 40);

@@ -140,7 +140,7 @@ fn each_read_in_turn_may_fail() {
             if !is_right(&run(&engine, &case), &expected, &format!("read {n}")) {
                 n_errors += 1;
             } else if n > 400 {
-                // A guess may fail without harm; behind the last read nothing fails.
+                // A guess may fail without harm; after the last read nothing fails.
                 break;
             }
         }

@@ -30,7 +30,7 @@ fn open(dir: &Path, n_slots: Option<usize>, streaming: StreamingConfig) -> Resul
     Ok(engine)
 }
 
-/// Logits of a prompt that is longer than a step, and of tokens one by one behind it.
+/// Logits of a prompt that is longer than a step, and of tokens one by one after it.
 fn run(engine: &Engine, case: &GoldenCase) -> Vec<Vec<f32>> {
     let tokens = &case.tokens[..case.tokens.len().min(60)];
     let mut session = engine.session(tokens.len()).unwrap();

@@ -14,7 +14,7 @@ impl File {
         Self::default().text("tokenizer.ggml.model", model).text("tokenizer.ggml.pre", pre)
     }
 
-    /// Of a byte-level `tokenizer.json`, with rows behind the last token.
+    /// Of a byte-level `tokenizer.json`, with rows after the last token.
     pub(super) fn of_json(pre: &str, json: &Value) -> Self {
         let mut tokens = by_id(&json["model"]["vocab"]);
         let mut types = vec![1; tokens.len()];

@@ -39,7 +39,7 @@ pub(super) struct AttentionScratch {
 /// What both forms of attention have in common: their tables, views and factors.
 struct AttentionForm<'a> {
     layer: LayerIdx,
-    /// Queries multiplied with the first and with the second table of the cache.
+    /// Queries multiplied by the first and by the second table of the cache.
     queries: [Option<&'a Heads>; 2],
     /// New entries of the two tables.
     entries: [&'a Heads; 2],

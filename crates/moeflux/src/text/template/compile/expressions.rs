@@ -248,7 +248,7 @@ impl<'s> TemplateCompiler<'s> {
         }
         if let Some(caller) = caller {
             self.constant("caller", span);
-            self.declare(caller)?;
+            self.declare_macro(caller)?;
             n_named += 1;
         }
         if n_named > 0 {

@@ -23,13 +23,14 @@ const STORES_MAX: usize = 2000;
 const FRAMES_MAX: usize = 10;
 
 /// Number of function names that the machine caches; others are looked up.
-const REMEMBERED_MAX: usize = 50;
+const CACHED_NAMES_MAX: usize = 50;
 
 /// Flags of the machine, which does not export them.
 const LOOP_HAS_VARIABLE: u8 = 1;
 const MACRO_HAS_CALLER: u8 = 2;
 
-/// A construct that must be closed when a loop is left early.
+/// A construct that must be closed when a loop is left early. A loop has the index of its `Iterate`
+/// and the indices of the jumps that leave it.
 enum OpenConstruct {
     Loop { iterate: u32, leave: Vec<u32> },
     Frame,
@@ -164,7 +165,7 @@ impl<'s> TemplateCompiler<'s> {
                 self.end_frame(block.span());
             }
             Stmt::Macro(declared) => {
-                self.declare(declared)?;
+                self.declare_macro(declared)?;
                 self.store(declared.name, declared.span())?;
             }
             Stmt::CallBlock(block) => {
@@ -237,10 +238,10 @@ impl<'s> TemplateCompiler<'s> {
         let has_else = !each.else_body.is_empty();
         self.end_loop(span, has_else);
         if has_else {
-            let end = self.emit(Instruction::JumpIfFalse(0), span);
+            let skip_else = self.emit(Instruction::JumpIfFalse(0), span);
             self.statements(&each.else_body)?;
             let after = self.next;
-            self.patch_jump(end, after);
+            self.patch_jump(skip_else, after);
         }
         Ok(())
     }
@@ -319,7 +320,7 @@ impl<'s> TemplateCompiler<'s> {
         self.emit(Instruction::PopFrame, span);
     }
 
-    /// Captures the output of statements on the stack.
+    /// Compiles statements whose output becomes a value on the stack.
     fn capture(&mut self, body: &[Stmt<'s>], span: Span) -> CompileResult {
         self.operator("op:begin_capture", 0, span);
         self.emit(Instruction::DiscardTop, span);
@@ -374,8 +375,9 @@ impl<'s> TemplateCompiler<'s> {
         targets.iter().try_for_each(|target| self.assign(target))
     }
 
-    /// Leaves a macro on the stack. Its body is emitted in place, and a jump skips it.
-    fn declare(&mut self, declared: &Spanned<Macro<'s>>) -> CompileResult {
+    /// Compiles a macro, which is left on the stack. Its body is emitted in place, and a jump skips
+    /// it.
+    fn declare_macro(&mut self, declared: &Spanned<Macro<'s>>) -> CompileResult {
         let span = declared.span();
         let outside = std::mem::take(&mut self.open);
         let skip = self.emit(Instruction::Jump(0), span);
@@ -434,10 +436,10 @@ fn unsupported(tag: &str, span: Span) -> CompileError {
     CompileError::new(span.start_line, format!("chat templates have no `{tag}`"))
 }
 
-/// Returns the index of a function in the machine's cache.
+/// Returns the index of a function in the machine's cache, or the largest `u8` if it has none.
 fn local_id<'s>(ids: &mut Vec<&'s str>, name: &'s str) -> u8 {
     let known = ids.iter().position(|known| *known == name);
-    if known.is_none() && ids.len() < REMEMBERED_MAX {
+    if known.is_none() && ids.len() < CACHED_NAMES_MAX {
         ids.push(name);
     }
     let index = known.or_else(|| ids.iter().position(|known| *known == name));
