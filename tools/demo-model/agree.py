@@ -12,7 +12,7 @@ ORACLE, MODEL = ROOT / "tools" / "oracle", ROOT / "crates" / "moeflux-demo" / "m
 sys.path.insert(0, str(ORACLE))
 import oraclelib
 
-GOLDEN, EVERY = 256, 32                                # of so many tokens --golden keeps each EVERYth row of 8,192 logits: 262 kB
+GOLDEN, EVERY = 256, 32                                # --golden keeps each EVERYth row of the logits of GOLDEN tokens, 8,192 each: 262 kB
 BY_MLX = """
 import sys, numpy
 sys.path.insert(0, sys.argv[1])

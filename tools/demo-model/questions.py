@@ -11,7 +11,7 @@ SEED = 7
 KINDS = {"struct": "struct", "enum": "enum", "trait": "trait", "fn": "function", "macro": "macro", "keyword": "keyword", "primitive": "primitive type",
          "type": "type alias", "constant": "constant", "union": "union", "attr": "attribute macro", "derive": "derive macro", "index": "module"}
 
-# How often an item is asked about: types, traits and modules that everybody meets first.
+# How often an item is asked about: types, traits and modules that beginners meet first.
 COMMON = {"Vec", "String", "Option", "Result", "HashMap", "HashSet", "BTreeMap", "VecDeque", "Iterator", "Box", "Rc", "Arc", "Cell", "RefCell", "Mutex",
           "RwLock", "slice", "str", "char", "File", "Path", "PathBuf", "Duration", "Instant", "Command", "BufReader", "BTreeSet", "BinaryHeap",
           "Read", "Write", "Clone", "Copy", "Drop", "Default", "From", "Into", "Debug", "Display", "Ord", "PartialEq", "Eq", "Hash", "Send", "Sync",

@@ -82,7 +82,7 @@ class ChatStreamed(Chat):
         self.reason = choice.finish_reason
         calls = [it.function for it in choice.message.tool_calls or []]
         assert done == [(idx, it.name, it.arguments) for idx, it in enumerate(calls)], done
-        # An empty text begins every stream, because nobody knows yet what comes.
+        # An empty text begins every stream, because its contents are not known yet.
         choice.message.content = choice.message.content or None
         return choice.message
 

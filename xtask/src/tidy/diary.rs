@@ -1,4 +1,4 @@
-//! Comments give reasons, not the history of the work, and postpone nothing.
+//! Comments give reasons, not the history of the work, postpone nothing, and are not vague.
 //!
 //! Looks for typical words of such comments. Knows no grammar: where such a word is needed in its
 //! plain sense (an angle, a borrowed part of an array), use a synonym.
@@ -9,6 +9,7 @@ use crate::tidy::tree::{SourceFile, Tree};
 
 const LATER: [&str; 4] = ["FIXME", "TODO", "XXX", "HACK"];
 const CHAPTERS: [&str; 2] = ["phase", "phases"];
+const VAGUE: [&str; 5] = ["so many", "nobody", "somebody", "whoever", "everybody"];
 const NUMBERED: [&str; 4] = ["slice", "milestone", "issue #", "ticket"];
 
 /// Finds comments with such words.
@@ -41,6 +42,9 @@ fn problem(comment: &str) -> Option<String> {
     let has = |word: &&&str| lex::words(&lower, word).next().is_some();
     if let Some(word) = CHAPTERS.iter().find(has) {
         return Some(format!("`{word}` tells the history of the work; give the reason"));
+    }
+    if let Some(word) = VAGUE.iter().find(has) {
+        return Some(format!("`{word}` is vague: name the number, or who or what it is"));
     }
     let is_numbered = |word: &&&str| {
         let mut places = lower.match_indices(**word).map(|(at, _)| at);
@@ -85,6 +89,14 @@ mod tests {
         for comment in ["Phase 2.", "two phases", "slice 5d-9", "issue #12", "step 3 of the port"] {
             check_text("a.rs", &format!("fn f() {{}}\n// {comment}"), &[2]);
         }
+    }
+
+    #[test]
+    fn vague_words_fail() {
+        for word in VAGUE {
+            check_text("a.rs", &format!("/// Waits for {word} to end.\nfn f() {{}}"), &[1]);
+        }
+        check_text("a.rs", "let nobody = 1;\nf(\"so many\"); // Anybody.", &[]);
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn prompts_are_logged_only_on_request() {
         server.json("POST /v1/completions", &body);
         let said = end(&mut server);
         assert_eq!(said.contains("Zebra"), is_logged, "{said}");
-        // Whoever watches the log is not a terminal for clients.
+        // The log's terminal shows nothing that clients could use to control it.
         let is_harmful = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
         assert!(!said.contains(is_harmful), "{said:?}");
     }

@@ -123,7 +123,7 @@ fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
     // A layer of Mesa's drivers for Vulkan complains on stderr where there is no desktop.
     command.env("NODEVICE_SELECT", "1");
-    // Not the cache of whoever runs the tests: `doctor` writes there what `plan` counts with.
+    // Not the cache of the user who runs the tests: `doctor` writes there what `plan` counts with.
     set_cache(&mut command, Path::new(env!("CARGO_TARGET_TMPDIR")));
     command
 }

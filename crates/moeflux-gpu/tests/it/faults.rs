@@ -1,6 +1,6 @@
 //! Experts that come to a GPU from a drive which fails in every way: the right logits come out, or
 //! one error that names expert, layer, file and bytes; never other logits, never a hang, and the
-//! next step finds a clean device, whoever's it is.
+//! next step finds a clean device, whichever session it belongs to.
 
 use std::io::Write;
 use std::ops::{ControlFlow, Range};
@@ -160,7 +160,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     assert!(n_failed > n_runs / 4 && n_failed < n_runs, "{n_failed} of {n_runs} runs failed");
 }
 
-/// The 1st, 2nd, 3rd ... read fails for good, until there are no so many. Behind each of these the
+/// The 1st, 2nd, 3rd ... read fails for good, until a run has fewer reads. Behind each of these the
 /// least slots that there can be are enough: none of them is anybody's any more.
 #[test]
 fn each_read_in_turn_may_fail() {

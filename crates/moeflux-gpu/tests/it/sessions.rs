@@ -163,7 +163,7 @@ impl Mixers {
         self.backend.budget().booked_bytes()
     }
 
-    /// Bytes of so many positions.
+    /// Bytes of the given number of positions.
     fn bytes_of(&self, n: usize) -> u64 {
         self.spec.bytes_per_position(KvKind::F32) * n as u64
     }

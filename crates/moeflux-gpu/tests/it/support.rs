@@ -57,19 +57,19 @@ pub(crate) enum ExpertsAt {
     Device,
     /// In the host's memory, and in slots for a few on the device.
     Host,
-    /// So many percent on the device, the others in the host's memory, where kernels see them.
+    /// This percentage on the device, the others in the host's memory, where kernels see them.
     Both(u64),
     /// The same, in buffers for three of them.
     Cut(u64),
-    /// In files, with slots for so many in the host's memory.
+    /// In files, with this number of slots in the host's memory.
     Files(usize),
     /// The same, copied to the device even where kernels could see them.
     CopiedFiles(usize),
-    /// The same, with places for so many more in the device's own.
+    /// The same, with this number of slots more in the device's own memory.
     FilesAndDevice(usize, u64),
 }
 
-/// An engine on the device, in steps of so many rows.
+/// An engine on the device, in steps of `n_rows_max` rows.
 pub(crate) fn open(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> Engine {
     let config = config_of(dir, n_rows_max, experts);
     Model::open(dir)

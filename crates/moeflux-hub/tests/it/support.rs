@@ -116,7 +116,7 @@ pub(crate) fn pull(hub: &Hub, wanted: &str, globs: &[&str]) -> Result<Pulled> {
     hub.pull(&remote, n_connections, PIECE, &mut |_| ControlFlow::Continue(()))
 }
 
-/// Small and large files, one of them twice, and some that nobody needs.
+/// Small and large files, one of them twice, and some that are not needed.
 pub(crate) fn model() -> Vec<HubFile> {
     vec![
         HubFile::new(".gitattributes", HostedContents::new(b"*.safetensors filter=lfs\n")),

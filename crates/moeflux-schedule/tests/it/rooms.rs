@@ -11,7 +11,7 @@ use crate::support::{
 
 const CONTEXT: usize = 4000;
 
-/// A service whose sessions have room for so many pieces.
+/// A service whose sessions have room for this number of pages.
 fn service(n_pieces: usize) -> Service {
     let open = move || {
         let engine = DEMO.open()?;

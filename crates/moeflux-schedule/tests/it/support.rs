@@ -81,7 +81,7 @@ impl ReferenceModel {
         self.builder().load()
     }
 
-    /// The same with room for so many experts, which are read from a drive.
+    /// The same with room for this number of experts, which are read from a drive.
     pub(crate) fn open_streaming(&self, n_slots: usize) -> moeflux::Result<Engine> {
         let builder = self.builder().configure(|config| {
             config.streaming.n_slots_max = Some(n_slots);

@@ -15,7 +15,7 @@ fn held(wanted: &mut Wanted) {
     wanted.config.timeouts.keep_alive = Duration::from_millis(20);
 }
 
-/// The response to a request while the engine is held, after so many chunks; `go` ends that.
+/// The response to a request while the engine is held, after four chunks; `go` ends that.
 fn response(
     server: &Running,
     (path, is_streamed): (&str, bool),

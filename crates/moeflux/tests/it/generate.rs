@@ -25,7 +25,7 @@ struct Script {
     n_done: usize,
 }
 
-/// Allows all, and no end before so many tokens were chosen.
+/// Allows all, and no end before this number of tokens.
 #[derive(Default)]
 struct AtLeast {
     n_min: usize,

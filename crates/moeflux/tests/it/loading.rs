@@ -229,7 +229,7 @@ fn exponents_that_are_not_finite_are_refused_wherever_they_go() {
     assert!(error.contains("expert 1 of layer 1") && error.contains("value 5 is NaN"), "{error}");
 }
 
-/// What somebody does to a file of a model while it is loaded.
+/// A change of a model's file while it is loaded.
 #[derive(Clone, Copy, Debug)]
 enum Meddling {
     /// Another file of the same length gets its name.
@@ -401,7 +401,7 @@ fn a_flipped_bit_of_a_streamed_expert_is_refused() {
                         n_found += 1;
                         assert!(error.to_string().contains("checksum"), "{error}");
                     }
-                    // Nobody chose it.
+                    // It was not chosen.
                     Ok(found) => assert!(found == expected),
                 }
                 flip(path, at);

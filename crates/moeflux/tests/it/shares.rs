@@ -64,7 +64,7 @@ fn all_outputs(bank: &ExpertBank, expert: ExpertIdx, checkpoint: &Checkpoint) ->
     [view.gate, view.up, view.down].into_iter().flat_map(outputs).collect()
 }
 
-/// All codes are somebody's, each once, and so are scales of one row; the first of these is named
+/// Each code belongs to one rank, and so are scales of one row; the first of these is named
 /// as that of the whole expert.
 fn check_parts(bank: &ExpertBank, parts: &[ExpertBank], expert: ExpertIdx) {
     for (part_idx, whole) in bank.parts.iter().enumerate() {

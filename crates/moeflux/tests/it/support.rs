@@ -15,7 +15,7 @@ pub(crate) fn open(dir: &Path, backend: BackendKind, n_rows_max: usize) -> Engin
     open_with(dir, backend, (n_rows_max, 2)).unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
 }
 
-/// An engine over a folder with so many rows per step and threads.
+/// An engine over a folder with the given rows per step and threads.
 pub(crate) fn open_with(
     dir: &Path,
     backend: BackendKind,

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::support::{ModelDir, moeflux_in, stdout_in, stdout_of};
 
-/// A `tokenizer.json` of so many tokens, all but the bytes made by merges, as published ones are.
+/// A `tokenizer.json` of `n_tokens` tokens, of which merges make all but the bytes, as in published
+/// ones.
 fn large_tokenizer(n_tokens: usize) -> String {
     let text = moeflux::provider::text::byte_tokenizer_json(256, &[]).to_string();
     let mut tokenizer = serde_json::from_str::<Value>(&text).unwrap();
@@ -57,7 +58,7 @@ fn the_least_memory_counts_a_vocabulary() {
     };
     let (code, stderr) = run(least);
     assert_eq!(code, Some(0), "{stderr}");
-    // As far as other vocabularies of so many tokens have more merges.
+    // Other vocabularies of this size may have more merges.
     let (code, stderr) = run(least - (24 << 20));
     assert_eq!(code, Some(1), "{stderr}");
 }

@@ -90,7 +90,7 @@ impl PullFixture {
         self.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Waits until the hub has sent so many bytes.
+    /// Waits until the hub has sent this number of bytes.
     fn wait_for_bytes(&self, n_bytes: u64) {
         let mut n_looks_left = PATIENCE.as_millis() / LOOK_EVERY.as_millis();
         while self.server.n_bytes() < n_bytes {

@@ -49,7 +49,7 @@ fn check(tensor: &str, value: f32, place_of: &dyn Fn(&str) -> Option<&'static st
         };
         assert!(matches!(error, Error::NonFinite { .. }), "{tensor} {way}: {error}");
         assert!(error.to_string().contains(place), "{tensor} {way}: {error}");
-        // States were walked twice to find the place: nobody goes on with them.
+        // States were walked twice to find the place, so they cannot be continued.
         let again = try_feed_all(&mut session, &case.tokens[..1]).map(|_| ());
         assert!(again.is_err(), "{tensor} {way}");
     }
@@ -84,7 +84,7 @@ fn values_that_a_cache_cannot_hold() {
     });
 }
 
-/// A prompt whose logits nobody asks for is refused as soon.
+/// A prompt whose logits are not wanted is refused at the same step.
 #[test]
 fn a_prompt_without_logits() {
     let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");

@@ -166,7 +166,7 @@ fn spelled(case: &Path, spelling: Spelling) -> TempDir {
     dir
 }
 
-/// Logits with so many experts in memory.
+/// Logits with this number of experts in memory.
 fn streamed(
     dir: &Path,
     case: &GoldenCase,

@@ -37,7 +37,7 @@ const N_ROWS: usize = 24;
 const N_SLOTS: usize = 7;
 const N_SESSIONS_MAX: usize = 5;
 
-/// Tokens that a script's sessions begin with: none, or so many that a piece ends soon.
+/// Tokens that a script's sessions begin with: none, or enough that a page ends soon.
 const BASES: [usize; 2] = [0, 1010];
 const CONTEXT: usize = 2000;
 

@@ -128,7 +128,7 @@ fn what_one_drive_has_lost_the_mirror_brings() {
     }
 }
 
-/// The 1st, 2nd, 3rd ... read fails for good, until there are no so many.
+/// The 1st, 2nd, 3rd ... read fails for good, until a run has fewer reads.
 #[test]
 fn each_read_in_turn_may_fail() {
     for (case, packed, expected) in subjects() {

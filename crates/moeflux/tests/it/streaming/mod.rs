@@ -20,7 +20,7 @@ use moeflux_testing::cases::{GoldenCase, case_names, feed_all};
 
 use crate::support::config;
 
-/// An engine with so many experts in memory; none: with all of them.
+/// An engine with this number of experts in memory, or with all if it is `None`.
 fn open(dir: &Path, n_slots: Option<usize>, streaming: StreamingConfig) -> Result<Engine> {
     let config = config(BackendKind::Cpu, Arithmetic::Int8, (24, 2));
     let streaming = StreamingConfig { n_slots_max: n_slots, ..streaming };

@@ -14,7 +14,7 @@ use moeflux::provider::model::{Headers, Model};
 use moeflux_io::{Caching, Slab};
 use moeflux_testing::cases::GoldenCase;
 
-/// A device that sees every slot, and has so many places of its own.
+/// A device that sees every slot, and has some slots of its own.
 #[derive(Debug)]
 struct Places(usize);
 
