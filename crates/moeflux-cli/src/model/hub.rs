@@ -130,6 +130,6 @@ mod tests {
             assert_eq!(named(Path::new(path)), None, "{path}");
         }
         // The tests run in the crate's folder, where this is a folder.
-        assert_eq!(named(Path::new("src/plan")), None);
+        assert_eq!(named(Path::new("src/commands")), None);
     }
 }
