@@ -75,7 +75,8 @@ pub enum AnswerForm {
     Free,
     /// A JSON object.
     JsonObject,
-    /// A JSON value that satisfies this schema.
+    /// A JSON value that satisfies this schema. The model does not see the schema: say in the
+    /// conversation what the values mean.
     JsonSchema(Json),
     /// A text of this grammar, in the Lark dialect of llguidance.
     Lark(String),
