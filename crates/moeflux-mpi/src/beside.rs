@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_launcher_is_a_parent_behind_shells() {
+    fn the_launcher_is_found_above_shells() {
         let machine = TestMachine::new();
         let own = std::process::id();
         let shell = machine.install("usr", "bash", "lib");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_say_where_they_were_installed() {
+    fn variables_of_launchers_give_their_folders() {
         let machine = TestMachine::new();
         machine.install("open", "prterun", "lib");
         machine.install("intel", "x", "lib/release");

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_beside_the_launcher_is_tried_first() {
+    fn the_library_beside_the_launcher_is_tried_first() {
         let temp = TempDir::new();
         let root = temp.path().to_owned();
         let folders = ["one", "two", "none"].map(|it| root.join(it));

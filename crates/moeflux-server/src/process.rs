@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_left_out() {
+    fn unknown_values_are_left_out() {
         let text =
             written(&[("a_total", "A.", Some(2.5)), ("b", "B.", None), ("c", "C.", Some(7.0))]);
         let expected = "# HELP process_a_total A.\n# TYPE process_a_total counter\n\

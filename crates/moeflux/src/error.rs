@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_somebodys() {
+    fn every_failure_has_a_fault() {
         let io = |kind: io::ErrorKind| Error::io("read", Path::new("x"))(kind.into()).fault();
         assert_eq!(io(io::ErrorKind::NotFound), Fault::Caller);
         assert_eq!(io(io::ErrorKind::StorageFull), Fault::Machine);
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn room_names_what_there_is_and_the_parts() {
+    fn missing_room_is_stated_with_its_parts() {
         let error = Error::no_room("a step", 2_000, Remedy::SmallerSteps);
         let text = "a step: needs 2.00 kB (2,000 bytes); use smaller steps";
         assert_eq!(error.to_string(), text);

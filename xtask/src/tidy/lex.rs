@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn words_stand_alone() {
+    fn words_match_whole_only() {
         let found: Vec<usize> = words("unsafe_code unsafe unsafer", "unsafe").collect();
         assert_eq!(found, [12]);
     }

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_it_accepts() {
+    fn errors_state_the_accepted_sizes() {
         let long = "9".repeat(200);
         let wrong = [
             "",

@@ -87,7 +87,7 @@ fn the_demo_model_answers_and_the_process_ends_well() {
 
 #[cfg(unix)]
 #[test]
-fn signals_that_ask_for_no_end_do_not_end_it() {
+fn other_signals_do_not_end_it() {
     let mut server = ServerProcess::start(&["--port", "0"], &[]);
     let id = server.child.id().to_string();
     for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO"] {
@@ -132,7 +132,7 @@ fn prompts_are_logged_only_on_request() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_anything_listens() {
+fn invalid_options_are_refused_before_listening() {
     let dir = ModelDir::new();
     let file = dir.file("keys");
     let keys = file.to_str().unwrap();

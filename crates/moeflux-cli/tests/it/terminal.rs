@@ -236,7 +236,7 @@ fn ctrl_c_stops_an_answer_and_the_next_goes_on_from_it() {
 }
 
 #[test]
-fn what_is_typed_while_an_answer_comes_is_shown_and_kept() {
+fn text_typed_during_an_answer_is_shown_and_kept() {
     let endless = EndlessModel::new();
     let mut chat = endless.chat(&[]);
     chat.keys("hello\r");
@@ -256,7 +256,7 @@ fn what_is_typed_while_an_answer_comes_is_shown_and_kept() {
 }
 
 #[test]
-fn ctrl_d_while_an_answer_comes_ends_the_chat_after_it() {
+fn ctrl_d_during_an_answer_ends_the_chat_after_it() {
     let endless = EndlessModel::new();
     let mut chat = endless.chat(&[]);
     chat.keys("hello\r");
@@ -362,7 +362,7 @@ fn a_question_without_an_answer_is_back_in_the_prompt() {
 }
 
 #[test]
-fn results_of_calls_are_asked_for() {
+fn the_user_is_asked_for_results_of_calls() {
     let dir = ModelDir::new();
     let weather = json!({"name": "get_weather", "description": "Get the weather of a city.",
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
@@ -444,7 +444,7 @@ fn without_colours_there_is_plain_text() {
 }
 
 #[test]
-fn what_the_model_writes_does_nothing_to_the_terminal() {
+fn control_characters_of_the_model_do_not_reach_the_terminal() {
     // Each byte is a token: control characters among them are as likely as letters.
     let dir = ModelDir::of_bytes_case();
     std::fs::write(dir.file("chat_template.jinja"), TEMPLATE).unwrap();
@@ -502,7 +502,7 @@ fn a_terminal_that_is_closed_ends_the_process() {
 }
 
 #[test]
-fn a_process_that_is_asked_to_end_leaves_the_terminal_as_it_was() {
+fn a_terminated_process_restores_the_terminal() {
     use rustix::termios::{LocalModes, tcgetattr};
     let mut chat = ChatProcess::demo(&[], 80, &[]);
     let modes = |chat: &ChatProcess| tcgetattr(&chat.terminal).unwrap().local_modes;
@@ -516,7 +516,7 @@ fn a_process_that_is_asked_to_end_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn what_was_typed_is_remembered_for_this_user_alone() {
+fn the_input_history_is_readable_by_its_user_only() {
     use std::os::unix::fs::PermissionsExt as _;
     let cache = ModelDir::new();
     let path = cache.path().to_str().unwrap();

@@ -217,7 +217,7 @@ fn sessions_go_on_when_the_drive_is_back() {
 
 /// What a session leaves when it is called off and gone, while its experts are on their way.
 #[test]
-fn a_session_that_goes_leaves_nothing_to_the_next() {
+fn a_dropped_session_leaves_nothing_to_the_next() {
     needs_gpu!();
     for name in CASES {
         let it = FaultSubject::new(name);

@@ -368,7 +368,7 @@ fn sessions_grow_by_pages_and_are_refused_with_numbers() {
 }
 
 #[test]
-fn what_is_saved_does_not_depend_on_pages() {
+fn saved_states_do_not_depend_on_pages() {
     needs_gpu!();
     let mut it = Mixers::new(true);
     // Others take every second page.
@@ -415,7 +415,7 @@ fn sessions_that_share_no_buffers_share_a_step() {
 }
 
 #[test]
-fn memory_that_is_given_back_moves_nothing_in_use() {
+fn freeing_memory_moves_nothing_in_use() {
     needs_gpu!();
     let mut it = Mixers::new(true);
     let states: Vec<StateId> = (0..24).map(|_| it.session_at(3)).collect();

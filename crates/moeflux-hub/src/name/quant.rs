@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kind_is_refused() {
+    fn invalid_kinds_are_refused() {
         for text in ["", "-", "../x", "a/b", "a b", "a\n", "\u{e9}", &"Q".repeat(33)] {
             let error = text.parse::<Quant>().unwrap_err().to_string();
             assert!(error.contains("Q4_K_M") && !error.contains('\n'), "{error}");

@@ -21,7 +21,7 @@ fn two_revisions() -> Bench {
 }
 
 #[test]
-fn models_are_listed_with_what_is_missing() {
+fn models_are_listed_with_missing_files() {
     let bench = two_revisions();
     std::fs::create_dir_all(bench.root.join("datasets--a--b/snapshots")).unwrap();
     std::fs::create_dir_all(bench.root.join("models--old/snapshots").join(FIRST)).unwrap();
@@ -50,7 +50,7 @@ fn models_are_listed_with_what_is_missing() {
 }
 
 #[test]
-fn a_revision_goes_with_what_only_it_uses() {
+fn a_revision_is_removed_with_files_that_only_it_uses() {
     let bench = two_revisions();
     let wanted = format!("{ID}@{FIRST}").parse().unwrap();
     let removal = bench.cache().removal(&wanted).unwrap();
@@ -73,7 +73,7 @@ fn a_revision_goes_with_what_only_it_uses() {
 
 #[cfg(unix)]
 #[test]
-fn nothing_behind_a_link_is_removed() {
+fn targets_of_links_are_not_removed() {
     use std::os::unix::fs::symlink;
     let bench = two_revisions();
     let outside = bench.root.with_extension("outside");

@@ -34,7 +34,7 @@ fn check_whole(bench: &Bench) {
 }
 
 #[test]
-fn what_moeflux_wrote_is_not_hashed_again() {
+fn files_that_moeflux_wrote_are_not_hashed_again() {
     let bench = Bench::new();
     let pulled = bench.pull(ID).unwrap();
     assert_eq!((pulled.fetched_bytes, pulled.hashed_bytes), (model_bytes(), 0));
@@ -51,7 +51,7 @@ fn what_moeflux_wrote_is_not_hashed_again() {
 }
 
 #[test]
-fn what_another_program_put_there_is_hashed_once() {
+fn files_of_other_programs_are_hashed_once() {
     let bench = Bench::new();
     bench.pull(ID).unwrap();
     let marks = bench.dir().join(".moeflux");
@@ -156,7 +156,7 @@ fn copies_have_marks_of_their_own() {
 }
 
 #[test]
-fn what_is_damaged_does_not_look_whole_while_it_is_mended() {
+fn damaged_files_do_not_look_whole_during_repair() {
     let bench = Bench::new();
     bench.pull(ID).unwrap();
     flip(&bench.blob(&weights(1)));
@@ -188,7 +188,7 @@ fn a_config_that_is_damaged_is_not_believed() {
 
 #[cfg(unix)]
 #[test]
-fn what_a_link_leads_to_is_not_removed() {
+fn the_target_of_a_linked_blob_is_not_removed() {
     use std::os::unix::fs::symlink;
     let bench = Bench::new();
     bench.pull(ID).unwrap();

@@ -61,7 +61,7 @@ fn connections_that_break_are_made_again() {
 }
 
 #[test]
-fn a_server_that_is_busy_is_asked_again() {
+fn requests_to_a_busy_server_are_repeated() {
     check_survives(|_, n_before| match n_before {
         0 => HubFault::Status(503, &[]),
         1 => HubFault::Status(429, &[("Retry-After", "0")]),
@@ -71,7 +71,7 @@ fn a_server_that_is_busy_is_asked_again() {
 }
 
 #[test]
-fn who_is_asked_to_wait_waits() {
+fn requested_waits_are_observed_up_to_a_limit() {
     let clock = RealClock::new();
     check_survives(|seen, n_before| {
         let is_first = n_before == 0 && seen.path.ends_with("config.json") && !seen.is_cdn;
@@ -85,7 +85,7 @@ fn who_is_asked_to_wait_waits() {
 }
 
 #[test]
-fn a_server_that_stays_away_is_given_up() {
+fn a_server_that_stays_away_is_an_error() {
     check_fails(&["status 502", "given up after 12 attempts"], |seen, _| {
         if seen.is_cdn { HubFault::Status(502, &[]) } else { HubFault::Nothing }
     });
@@ -175,7 +175,7 @@ fn a_server_without_ranges_sends_each_file_once() {
 }
 
 #[test]
-fn lengths_that_are_lies_are_told() {
+fn wrong_lengths_are_refused() {
     check_fails(&["is listed with 100000 bytes, but the server has 99999"], |seen, _| {
         if seen.is_cdn { HubFault::Total(99_999) } else { HubFault::Nothing }
     });
@@ -198,7 +198,7 @@ fn lengths_that_are_lies_are_told() {
 }
 
 #[test]
-fn an_address_that_expired_is_asked_for_again() {
+fn an_expired_address_is_requested_again() {
     let bench = Bench::new();
     let server = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&server);
@@ -214,7 +214,7 @@ fn an_address_that_expired_is_asked_for_again() {
 }
 
 #[test]
-fn what_is_no_hub_is_told() {
+fn an_unknown_model_is_an_error_and_an_empty_one_has_no_files() {
     let bench = Bench::empty();
     let said = line(bench.resolve(ID));
     assert!(said.contains("does not know owner/model"), "{said}");
@@ -254,7 +254,7 @@ fn a_list_of_files_has_limits() {
 }
 
 #[test]
-fn what_a_hub_says_is_harmless() {
+fn texts_of_a_hub_are_escaped() {
     let evil = "evil\u{202e}\u{2066}.safetensors";
     let bench = Bench::empty();
     bench.server.put(

@@ -50,7 +50,7 @@ fn a_model_arrives_in_the_layout_of_the_hub_s_own_tools() {
 }
 
 #[test]
-fn what_is_here_is_not_fetched_again() {
+fn cached_files_are_not_fetched_again() {
     let bench = Bench::new();
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, model_bytes());
     bench.server.take_n_bytes();
@@ -143,7 +143,7 @@ fn the_token_goes_to_the_hub_alone() {
 }
 
 #[test]
-fn no_network_is_used_when_that_is_asked_for() {
+fn offline_mode_uses_no_network() {
     let bench = Bench::new();
     let settings = Settings { is_offline: true, ..bench.settings() };
     let said = line(pull(&Hub::new(settings, Trust::Marks, StopFlag::default()), ID, &[]));
@@ -152,7 +152,7 @@ fn no_network_is_used_when_that_is_asked_for() {
 }
 
 #[test]
-fn where_there_are_no_links_files_are_in_the_snapshot() {
+fn without_links_files_are_in_the_snapshot() {
     let bench = Bench::new();
     let settings = Settings { has_no_links: true, ..bench.settings() };
     let hub = Hub::new(settings, Trust::Marks, StopFlag::default());
@@ -196,7 +196,7 @@ fn two_downloads_of_the_same_share_the_work() {
 }
 
 #[test]
-fn an_end_that_is_asked_for_keeps_what_arrived() {
+fn a_cancelled_download_keeps_its_pieces() {
     let bench = Bench::new();
     bench.server.faults(|seen, _| match seen.is_cdn {
         true => HubFault::Slow(2048, std::time::Duration::from_millis(20)),

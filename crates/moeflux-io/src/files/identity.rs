@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_told_apart() {
+    fn changes_are_distinguished() {
         let folder = TempDir::new();
         let path = folder.write("f", b"0123456789");
         let look = || FileIdentity::of_path(&path).unwrap();

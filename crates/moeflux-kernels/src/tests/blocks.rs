@@ -143,7 +143,7 @@ fn weights_are_those_of_the_package() {
 }
 
 #[test]
-fn an_exponent_of_all_ones_is_no_number() {
+fn an_exponent_of_all_ones_is_nan() {
     let mut block = [0x21; 17];
     block[0] = 255;
     assert!(weights(BlockKind::MXFP4, &block).iter().all(|it| it.is_nan()));

@@ -45,7 +45,7 @@ fn a_conversation_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_answer_can_be_told_differently_in_the_history() {
+fn an_answer_may_differ_in_the_history() {
     for model in [&*ATTENTION, &*RECURRENT] {
         let service = model.service(options());
         let mut job = model.job(tokens(90, 1), 20);

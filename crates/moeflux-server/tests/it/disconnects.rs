@@ -36,7 +36,7 @@ fn while_it_waits_for_the_engine() {
 }
 
 #[test]
-fn while_it_is_queued_behind_another() {
+fn while_it_is_queued_after_another() {
     for is_streamed in [true, false] {
         let server = Running::with(|wanted| wanted.options.n_sessions = 1);
         let mut first = asked(&server, CHAT, &endless(&server, true));

@@ -7,7 +7,7 @@ use crate::client::request;
 use crate::server::{Running, post, question};
 
 #[test]
-fn a_page_that_was_pointed_here_is_refused_by_its_host() {
+fn requests_for_foreign_hosts_are_refused() {
     let server = Running::with(|wanted| wanted.config.allowed_hosts = vec!["My.Box".into()]);
     let status = |host: &str| {
         server.ask(&request("GET", "/v1/models", &format!("host: {host}\r\n"), "")).status
@@ -54,7 +54,7 @@ fn a_request_names_one_host() {
 }
 
 #[test]
-fn keys_are_wanted_everywhere_but_for_health() {
+fn keys_are_required_everywhere_except_for_health() {
     let keys = ApiKeys::from_lines("sk-first\nsk-second").unwrap();
     let server = Running::with(|wanted| wanted.config.keys = keys);
     let status = |path: &str, headers: &str| server.ask(&request("GET", path, headers, "")).status;
@@ -87,7 +87,7 @@ fn keys_are_wanted_everywhere_but_for_health() {
 }
 
 #[test]
-fn pages_may_ask_only_from_listed_origins() {
+fn only_pages_of_listed_origins_are_served() {
     let body = json!({"max_tokens": 1, "messages": question()}).to_string();
     let headers = |origin: &str| format!("origin: {origin}\r\ncontent-type: application/json\r\n");
     let chat = "/v1/chat/completions";
@@ -129,7 +129,7 @@ fn pages_may_ask_only_from_listed_origins() {
 }
 
 #[test]
-fn a_page_may_ask_before_it_has_a_key() {
+fn preflight_requests_need_no_key() {
     let server = Running::with(|wanted| {
         wanted.config.keys = ApiKeys::from_lines("sk").unwrap();
         wanted.config.allowed_origins = vec!["https://page.example".into()];
@@ -161,7 +161,7 @@ fn requests_have_names() {
 }
 
 #[test]
-fn what_others_can_reach_needs_a_key() {
+fn addresses_reachable_by_other_machines_need_a_key() {
     let addresses = vec!["0.0.0.0:0".parse().unwrap()];
     let config = ServerConfig { addresses, ..ServerConfig::default() };
     let problem = Server::bind(config.clone()).unwrap_err().to_string();

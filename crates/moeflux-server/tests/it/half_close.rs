@@ -71,7 +71,7 @@ fn a_client_that_closes_its_side_gets_the_answer() {
 }
 
 #[test]
-fn requests_behind_each_other_are_answered_before_the_end() {
+fn pipelined_requests_are_answered_before_the_end() {
     let server = Running::new();
     let chat = post(ANSWERS[0], &body(ANSWERS[0], false));
     let asked = [request("GET", "/health", "", ""), chat.clone(), chat];
@@ -84,7 +84,7 @@ fn requests_behind_each_other_are_answered_before_the_end() {
 
 /// While the engine is opened nothing of an answer can be sent.
 #[test]
-fn a_client_that_waits_for_long_is_not_given_up() {
+fn a_client_that_waits_for_long_is_not_disconnected() {
     for (path, is_streamed) in ANSWERS.iter().flat_map(|path| [(path, false), (path, true)]) {
         let server = Running::with(|wanted| {
             wanted.is_held = true;

@@ -29,7 +29,7 @@ fn check_refused(response: &Response, status: u16, words: &[&str]) {
 }
 
 #[test]
-fn what_can_never_have_room_is_told_with_numbers() {
+fn requests_that_never_fit_are_refused_with_numbers() {
     let server = small();
     for _ in 0..3 {
         let long = json!({"max_tokens": 1, "messages": [user(&"a ".repeat(250_000))]});

@@ -70,7 +70,7 @@ fn tokens_of_an_input_are_counted() {
 }
 
 #[test]
-fn what_changes_a_prompt_is_honoured_or_refused() {
+fn fields_that_change_a_prompt_are_honoured_or_refused() {
     let server = Running::new();
     let prompt = |more: &Json| {
         let mut body = json!({"messages": question()});

@@ -155,7 +155,7 @@ fn tokens_that_there_are_not_are_named() {
 }
 
 #[test]
-fn a_strict_server_knows_only_its_model() {
+fn a_strict_server_refuses_other_models() {
     let server = Running::with(|wanted| wanted.config.strict_model = true);
     let ask = |model: &str| {
         let body = json!({"model": model, "max_tokens": 1, "messages": question()});
@@ -170,7 +170,7 @@ fn a_strict_server_knows_only_its_model() {
 }
 
 #[test]
-fn a_full_queue_says_when_to_come_back() {
+fn a_full_queue_states_when_to_try_again() {
     let server = Running::with(|wanted| {
         wanted.is_held = true;
         (wanted.options.n_sessions, wanted.options.n_queue) = (1, 1);
@@ -192,7 +192,7 @@ fn a_full_queue_says_when_to_come_back() {
 }
 
 #[test]
-fn what_cannot_be_done_is_named() {
+fn refusals_name_the_field() {
     let server = Running::new();
     for (path, more, field) in [
         (CHAT, json!({"tool_choice": "required"}), "tool_choice"),

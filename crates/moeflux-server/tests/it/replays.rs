@@ -44,7 +44,7 @@ fn text_of(answer: &Json) -> &Json {
 }
 
 #[test]
-fn an_answer_comes_back_as_it_was_sampled() {
+fn an_answer_in_the_history_has_its_sampled_tokens() {
     let server = Running::new();
     let first = called(&server);
     let messages = told(&first);
@@ -76,7 +76,7 @@ fn an_answer_comes_back_as_it_was_sampled() {
 }
 
 #[test]
-fn without_replay_a_history_is_read_as_it_is_told() {
+fn without_replay_a_history_is_read_as_rendered() {
     let server = Running::with(|wanted| wanted.config.replay_bytes = 0);
     let messages = told(&called(&server));
     let found = server.post(CHAT, &ask(&messages)).success();

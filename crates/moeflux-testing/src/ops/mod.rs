@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn the_measure_sees_what_differs() {
+    fn the_measure_detects_differences() {
         let error = |values: &[f32], expected: &[f32]| nmse(values.iter(), expected.iter());
         let same = error(&[1.0, f32::INFINITY, f32::NAN], &[1.0, f32::INFINITY, f32::NAN]);
         assert!(same <= 0.0, "equal values differ by {same}");

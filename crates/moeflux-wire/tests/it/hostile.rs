@@ -105,7 +105,7 @@ fn any_value_in_any_field_is_read_or_refused_by_name() {
 }
 
 #[test]
-fn bodies_that_are_no_request_are_refused() {
+fn bodies_that_are_not_requests_are_refused() {
     let deep = |open: &str, close: &str| format!("{}1{}", open.repeat(5_000), close.repeat(5_000));
     let long_key = format!(r#"{{"{}": 1}}"#, "k".repeat(100_000));
     let bodies = [

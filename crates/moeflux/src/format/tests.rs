@@ -469,7 +469,7 @@ fn numbers_that_are_not_finite_are_read_and_refused_by_name_where_they_count() {
 }
 
 #[test]
-fn configs_that_are_no_objects_are_refused() {
+fn configs_that_are_not_objects_are_refused() {
     let deep = "[".repeat(1000);
     for (text, expected) in [
         ("", "is not JSON: EOF"),

@@ -87,7 +87,7 @@ fn check_parts(bank: &ExpertBank, parts: &[ExpertBank], expert: ExpertIdx) {
 }
 
 #[test]
-fn all_parts_of_an_expert_compute_what_it_computes() {
+fn all_parts_of_an_expert_together_give_its_bits() {
     let (mut n_divided, mut n_refused) = (0, 0);
     for name in case_names() {
         let (blueprint, checkpoint) = Model::open(golden_dir().join(&name)).unwrap().into_parts();

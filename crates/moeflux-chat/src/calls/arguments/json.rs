@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn json_comes_out_as_it_came() {
+    fn valid_json_is_unchanged() {
         for text in [
             "{}",
             "[]",
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_one_thing_is_repaired() {
+    fn unambiguous_errors_are_repaired() {
         check("{\"a\": \"x\n\t\u{1}\"}", "{\"a\": \"x\\n\\t\\u0001\"}");
         check(r#"["\d\x\$\'\","]"#, r#"["\\d\\x\\$'\","]"#);
         check("[\"a\\\nb\"]", r#"["a\\\nb"]"#);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_mean_more_than_one_thing_is_broken() {
+    fn ambiguous_errors_are_refused() {
         for text in [
             r#"{"a": "echo "hi""}"#,
             r#"{"a": hello}"#,

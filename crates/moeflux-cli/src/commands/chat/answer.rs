@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_says_how_long_it_takes() {
+    fn progress_states_the_time_left() {
         let said = |seconds: Option<u64>| {
             let left = seconds.map(Duration::from_secs);
             reading(Progress { n_done: 5, n_total: 9, left })

@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pair_is_text() {
+    fn unpaired_markers_are_text() {
         for text in [
             "2 * 3 * 4",
             "2*",
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_models_write_looks_as_markdown_says() {
+    fn markdown_of_models_is_styled() {
         let pieces = [
             "*a*",
             "**b c**",

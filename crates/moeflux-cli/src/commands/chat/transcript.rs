@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_can_be_taken_back() {
+    fn turns_can_be_taken_back() {
         let mut transcript = transcript();
         assert_eq!(shown(&transcript), "s:S u:q a:x u:r a:y");
         assert!(transcript.take_back_answer());

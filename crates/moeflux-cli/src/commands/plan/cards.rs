@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_told_what_is_known() {
+    fn unknown_names_get_a_list_of_known_ones() {
         let error = |name| named(name).unwrap_err();
         assert!(error("4060").ends_with("describe another one"), "{}", error("4060"));
         assert!(error("4060").contains("there is RTX 4060 Ti 16G."), "{}", error("4060"));

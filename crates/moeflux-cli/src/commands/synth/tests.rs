@@ -278,7 +278,7 @@ fn keys_of_delta_layers_resemble_queries() {
 }
 
 #[test]
-fn what_is_refused_leaves_nothing() {
+fn refused_runs_leave_no_folder() {
     let temp = TempDir::new();
     let args = args(&temp, &qwen3_moe());
     let nothing = |error: Error, part: &str| {
@@ -322,7 +322,7 @@ fn what_is_refused_leaves_nothing() {
 }
 
 #[test]
-fn the_config_keeps_what_it_said_and_says_how_it_is_quantised() {
+fn the_config_keeps_its_keys_and_adds_the_quantisation() {
     let temp = TempDir::new();
     let args = args(&temp, &qwen3_5_moe());
     synth(&args).unwrap();

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_no_names() {
+    fn files_are_not_names() {
         for path in ["./glm-5", "/glm-5", "qwen3-30b-a3b.gguf", "a/b/glm-5", "~/glm-5"] {
             assert_eq!(named(Path::new(path)), None, "{path}");
             assert!(unclear(Path::new(path)).is_none(), "{path}");

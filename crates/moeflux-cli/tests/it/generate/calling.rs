@@ -242,7 +242,7 @@ fn refused(dir: &ModelDir, more: &[&str], words: &[&str]) {
 }
 
 #[test]
-fn files_that_are_no_tools_or_no_schema_are_refused_by_name() {
+fn files_without_tools_or_a_schema_are_refused_by_name() {
     let web = json!([{"type": "web_search"}]);
     let colours = json!({"schema": schema(), "name": "colours"});
     let dir = folder(&[
@@ -334,7 +334,7 @@ fn options_that_contradict_each_other_are_wrong_use() {
 }
 
 #[test]
-fn what_has_no_effect_in_a_tool_is_told() {
+fn fields_of_a_tool_without_effect_are_reported() {
     let anthropic = json!([{"name": "f", "input_schema": {"type": "object"}}]);
     let dir = folder(&[("anthropic", &anthropic)]);
     let output = run(&args(&dir, &["x", "--tools", "@anthropic", "-n", "1"]));

@@ -165,7 +165,7 @@ fn a_lost_output_is_an_error() {
 
 #[cfg(unix)]
 #[test]
-fn a_reader_who_left_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let dir = ModelDir::synthetic();
     let mut generate = command(&dir, &["Hello", "-n", "190000"]);
     generate.args(endless(&dir)).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -176,7 +176,7 @@ fn a_reader_who_left_is_no_error() {
 }
 
 #[test]
-fn a_prompt_that_is_no_text_is_refused() {
+fn a_prompt_that_is_not_text_is_refused() {
     let dir = ModelDir::synthetic();
     for (bytes, words) in [(&b"ab\xff"[..], "at byte 2"), (b"", "the prompt is empty")] {
         let mut generate = command(&dir, &["-"]);
@@ -193,7 +193,7 @@ fn a_prompt_that_is_no_text_is_refused() {
 }
 
 #[test]
-fn what_the_folder_says_wrongly_is_named() {
+fn errors_in_configs_of_the_folder_are_named() {
     let dir = ModelDir::synthetic();
     let model = dir.file("model");
     let args = ["generate", "x", "--model", model.to_str().unwrap()];

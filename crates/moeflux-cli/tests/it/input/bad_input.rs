@@ -64,7 +64,7 @@ fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_gguf_file_that_is_no_model() {
+fn a_gguf_file_without_a_model() {
     let dir = ModelDir::of_case("gguf-qwen3moe-q8");
     let bytes = std::fs::read(dir.file("model.gguf")).unwrap();
     let clip = std::fs::read(golden("../fuzz/corpus/gguf/kinds")).unwrap();
@@ -171,7 +171,7 @@ fn a_file_cut_inside_its_header() {
 }
 
 #[test]
-fn a_header_length_that_lies() {
+fn a_wrong_header_length() {
     let dir = ModelDir::of_case(CASE);
     let mut bytes = std::fs::read(dir.file(SHARD)).unwrap();
     bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
@@ -288,7 +288,7 @@ fn a_tensor_too_many_and_one_too_few() {
 }
 
 #[test]
-fn quantisation_that_is_not_what_it_says() {
+fn a_quantisation_that_differs_from_the_config() {
     let dir = ModelDir::of_case(CASE);
     dir.edit_json("config.json", |config| {
         config["quantization"]["bits"] = json!(8);

@@ -56,7 +56,7 @@ fn a_name_of_a_surplus_tensor_is_cut_and_harmless() {
 }
 
 #[test]
-fn what_configs_and_paths_say_is_harmless() {
+fn texts_in_configs_and_paths_are_escaped() {
     let dir = ModelDir::new();
     let config = dir.file("config.json");
     for (key, value) in [

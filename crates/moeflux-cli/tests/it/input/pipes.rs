@@ -97,7 +97,7 @@ fn no_command_waits_for_a_pipe() {
 }
 
 #[test]
-fn files_that_are_named_are_no_pipes_either() {
+fn named_pipes_are_refused_as_files_too() {
     let dir = ModelDir::new();
     let pipe = dir.file("pipe");
     make_pipe(&pipe);

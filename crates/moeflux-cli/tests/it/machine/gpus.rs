@@ -31,7 +31,7 @@ fn a_gpu_is_chosen_by_its_number_and_computes_the_same() {
 }
 
 #[test]
-fn what_is_not_there_is_one_line_and_auto_goes_on() {
+fn a_missing_gpu_is_one_line_and_auto_continues_without() {
     needs_gpu!();
     let model = golden(NAME);
     let out = ModelDir::new();
@@ -113,7 +113,7 @@ fn options_of_a_gpu_mean_a_gpu() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn drivers_say_nothing_about_the_desktop() {
+fn messages_of_drivers_about_the_desktop_are_suppressed() {
     needs_gpu!();
     let dir = ModelDir::new();
     let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_moeflux"));

@@ -33,7 +33,7 @@ fn doctor<'a>(dir: &'a ModelDir, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
+fn a_plan_of_a_config_states_needs_and_assumptions() {
     let cache = ModelDir::new();
     let config = config();
     let plan = ["plan", &config, "--bits", "4", "--group", "64", "--memory", "64G"];
@@ -172,7 +172,7 @@ fn the_least_memory_is_the_least_that_works() {
 }
 
 #[test]
-fn a_trace_narrows_what_is_expected() {
+fn a_trace_narrows_the_estimate() {
     let (cache, dir) = (ModelDir::new(), ModelDir::new());
     let model = model_with_large_experts(&dir);
     let trace = dir.file("routes.trace").to_str().unwrap().to_owned();
@@ -235,7 +235,7 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
 }
 
 #[test]
-fn what_the_doctor_measures_the_plan_knows() {
+fn the_plan_uses_the_measurements_of_doctor() {
     let (cache, dir) = (ModelDir::new(), ModelDir::new());
     let dir_name = dir.path().to_str().unwrap();
     // Other tests use the machine.
@@ -470,7 +470,7 @@ fn damage_of_a_checkpoint_in_place_is_found_by_a_later_deep_look() {
 }
 
 #[test]
-fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
+fn sums_tell_stacked_experts_apart_and_packs_have_their_own() {
     let (cache, dir) = (ModelDir::new(), ModelDir::synthetic());
     let model = dir.file("model");
     let model = model.to_str().unwrap();

@@ -114,7 +114,7 @@ fn a_server_names_the_file_and_answers() {
 }
 
 #[test]
-fn reports_of_a_file_name_its_types_and_what_gpus_cannot_compute() {
+fn reports_name_types_and_those_without_gpu_kernels() {
     let golden = crate::support::golden;
     let first_lines = |name: &str| {
         let page = stdout_of(&["inspect", text(&golden(name))]);

@@ -145,7 +145,7 @@ fn edited_and_missing_checksums_of_small_files_have_a_way_out() {
 }
 
 #[test]
-fn what_has_no_checksums_says_so() {
+fn verify_reports_missing_checksums() {
     let said = stdout_of(&["verify", text(&golden("mlx-glm4_moe-q5-g64-f32"))]);
     assert!(said.contains("not checked") && said.contains("no checksums"), "{said}");
 }

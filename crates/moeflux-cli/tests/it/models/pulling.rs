@@ -137,7 +137,7 @@ fn a_kind_of_gguf_file_is_pulled_and_run_by_name() {
 }
 
 #[test]
-fn what_is_not_here_is_pulled_if_that_is_wished() {
+fn a_missing_model_is_pulled_on_request() {
     let fixture = PullFixture::with_model();
     let generate = ["generate", "Once", "-n", "1", "--seed", "1", "--model", ID];
     fixture.check_fails(1, &generate, &["no such model", "`moeflux pull owner/model`", "--yes"]);
@@ -243,7 +243,7 @@ fn a_model_that_is_not_here_names_the_command_that_fetches_it() {
 }
 
 #[test]
-fn what_is_no_model_for_moeflux_is_told_before_a_download() {
+fn unusable_models_are_refused_before_a_download() {
     let gguf = HubFile::new("x-Q4_K_M.gguf", HostedContents::noise(1, 20_000));
     let fixture =
         PullFixture::new(&[gguf, HubFile::new("config.json", HostedContents::new(b"{}"))]);
@@ -284,7 +284,7 @@ fn wrong_names_and_refusals_have_their_exit_codes() {
 }
 
 #[test]
-fn what_is_damaged_is_named_and_mended() {
+fn damaged_files_are_named_and_repaired() {
     let files = [
         HubFile::new("config.json", HostedContents::new(b"{}")),
         HubFile::new("model.safetensors", HostedContents::noise(1, 20_000)),

@@ -355,7 +355,7 @@ mod tests {
 
     /// Runs of one tensor that overlap, leave gaps and extend into the next tensor.
     #[test]
-    fn bytes_that_are_wanted_twice_come_twice_and_are_compared() {
+    fn bytes_requested_twice_are_delivered_twice_and_compared() {
         let mut tensors = Tensors::default();
         tensors.add("a", "F32", &[8, 4]).add("b", "F32", &[8, 4]);
         let (_dir, checkpoint) = tensors.open();

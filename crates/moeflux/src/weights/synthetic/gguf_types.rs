@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_kernel_reads_has_no_name() {
+    fn types_without_a_kernel_have_no_name() {
         assert_eq!(GgufTypes::from_name("IQ1_S"), None);
         assert_eq!(GgufTypes::from_name("Q8_1"), None);
         assert_eq!(GgufTypes::from_name("F16"), None);

@@ -328,7 +328,7 @@ fn a_pack_interrupted_again_and_again_ends_the_same() {
 }
 
 #[test]
-fn replacing_makes_up_for_what_was_not_read_back() {
+fn damaged_output_is_replaced_on_resuming() {
     let case = golden_dir().join("qwen3_moe-bf16");
     let source = TempDir::copy_of(&case);
     let target = TempDir::new();
@@ -426,7 +426,7 @@ fn links_are_followed_and_only_those_of_a_cache_are_replaced() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_refused_in_one_line() {
+fn models_that_cannot_be_packed_are_refused_in_one_line() {
     let case = golden_dir().join("qwen3_moe-bf16");
     let refused = |source: &Path, target: &Path, options: &PackOptions, word: &str| {
         let line = Packing::prepare(source, target, options).unwrap_err().to_string();

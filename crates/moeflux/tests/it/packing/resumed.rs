@@ -79,7 +79,7 @@ fn two_models_of_the_same_lengths_and_times_are_never_mixed() {
 
 /// Where no sample is taken: of a tensor that is carried along and not run.
 #[test]
-fn what_was_made_of_a_file_that_may_be_another_is_made_again() {
+fn output_of_a_possibly_changed_file_is_made_again() {
     let case = "qwen3_5_moe-bf16";
     let (one, two) = (archived(case), archived(case));
     let checkpoint = Checkpoint::open(two.path()).unwrap();

@@ -231,7 +231,7 @@ fn a_short_step_that_fails_is_taken_back() {
 }
 
 #[test]
-fn a_checkpoint_is_there_behind_a_failed_step() {
+fn a_checkpoint_survives_a_failed_step() {
     let case = GoldenCase::load("qwen3_next-bf16");
     let (runtime, fuse) = runtime_of(&case.dir);
     let mut session = Session::new(Arc::clone(&runtime), 100).unwrap();

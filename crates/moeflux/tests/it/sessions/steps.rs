@@ -166,7 +166,7 @@ fn checkpoints_inside_a_step_are_as_those_at_its_end() {
 
 /// Of an expert that cannot be read, only those hear who chose it.
 #[test]
-fn a_failed_expert_concerns_those_who_chose_it() {
+fn a_failed_expert_fails_only_sessions_that_chose_it() {
     let name = "mlx-qwen3_5_moe-q4-g64-bf16";
     let packed = TempDir::new();
     pack(&golden_dir().join(name), packed.path(), &AS_IT_IS).unwrap();

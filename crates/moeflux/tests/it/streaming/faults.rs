@@ -114,7 +114,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
 }
 
 #[test]
-fn what_one_drive_has_lost_the_mirror_brings() {
+fn the_mirror_replaces_lost_reads() {
     for (case, packed, expected) in subjects() {
         for seed in seeds(20) {
             let lost = Faults { n_lost: 200, n_flipped: 100, ..transient(seed) };
@@ -160,7 +160,7 @@ fn a_damaged_record_is_an_error_that_names_its_sums() {
 }
 
 #[test]
-fn checksums_are_compared_unless_told_otherwise() {
+fn checksums_are_compared_unless_disabled() {
     for (case, packed, expected) in subjects() {
         for checks_sums in [false, true] {
             let streaming = || StreamingConfig { checks_sums, ..StreamingConfig::default() };

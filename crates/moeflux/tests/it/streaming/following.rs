@@ -178,7 +178,7 @@ fn steps_give_the_same_bits_while_the_rest_follows() {
 }
 
 #[test]
-fn transient_faults_behind_an_open_model_end_with_the_right_tokens() {
+fn transient_faults_while_loading_end_with_the_right_tokens() {
     for (case, packed, expected) in stacked_subjects() {
         for seed in seeds(40) {
             let in_place = SimulatedCheckpoint::new(&case.dir, transient(seed)).open(&resident());
@@ -195,7 +195,7 @@ fn transient_faults_behind_an_open_model_end_with_the_right_tokens() {
 
 /// Whatever is lost concerns those who need it, each time that they do.
 #[test]
-fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_them() {
+fn lasting_faults_while_loading_end_right_or_with_an_error_that_names_them() {
     for (case, packed, expected) in stacked_subjects() {
         let [mut n_failed, mut n_runs] = [0; 2];
         for seed in seeds(40) {
@@ -224,7 +224,7 @@ fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_the
 
 /// The drive is back when an expert that it lost is asked for again.
 #[test]
-fn what_failed_is_read_again_for_the_next_who_needs_it() {
+fn failed_experts_are_read_again_at_the_next_request() {
     for (case, packed, expected) in stacked_subjects() {
         let simulated =
             SimulatedCheckpoint::new(packed.path(), Faults { n_lost: 1000, ..Faults::default() });
@@ -245,7 +245,7 @@ fn what_failed_is_read_again_for_the_next_who_needs_it() {
 }
 
 #[test]
-fn each_read_behind_an_open_model_in_turn_may_fail() {
+fn each_read_while_loading_in_turn_may_fail() {
     for (case, packed, expected) in stacked_subjects() {
         let [mut n_errors, mut n] = [0; 2];
         loop {
@@ -264,7 +264,7 @@ fn each_read_behind_an_open_model_in_turn_may_fail() {
 }
 
 #[test]
-fn an_engine_goes_in_the_middle_of_what_follows() {
+fn an_engine_can_be_dropped_while_it_loads() {
     let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");
     for n_reads in [0, 1, 7, 30] {
         let (engine, gate) = gated(&case.dir);

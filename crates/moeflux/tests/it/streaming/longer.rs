@@ -219,7 +219,7 @@ fn longer_steps_give_the_same_bits_and_everything_comes_back() {
 }
 
 #[test]
-fn progress_tells_how_long_a_step_is() {
+fn progress_states_the_rows_of_a_step() {
     let case = GoldenCase::load("qwen3_5_moe-bf16");
     let (runtime, told) = runtime_of(&case, Caching::Direct, Some(6)).unwrap();
     let prompt_steps = runtime.lender().unwrap().prompt_steps(N_PROMPT, 0);

@@ -69,7 +69,7 @@ fn ask(experts: &mut Experts, layer: LayerIdx, device: ControlFlow<()>) -> [usiz
 }
 
 #[test]
-fn what_came_near_is_there_from_then_on() {
+fn promoted_experts_stay_on_the_device() {
     let (mut experts, layer) = streamed(2);
     assert_eq!(ask(&mut experts, layer, ControlFlow::Continue(()))[0], 0);
     while ask(&mut experts, layer, ControlFlow::Continue(()))[1] > 0 {}
@@ -91,7 +91,7 @@ fn an_expert_that_did_not_come_near_is_not_there() {
 
 /// A device reads a prompt's experts where they lie, if it leaves half of the slots to others.
 #[test]
-fn a_prompt_is_seen_if_it_leaves_slots_to_others() {
+fn experts_of_a_prompt_are_read_in_place_if_half_of_the_slots_remain() {
     for (chosen, is_seen) in [(&[0, 1][..], true), (&[0, 1, 2], false)] {
         let (mut experts, layer) = streamed(0);
         let chosen: Vec<ExpertIdx> = chosen.iter().copied().map(ExpertIdx).collect();
