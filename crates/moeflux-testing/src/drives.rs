@@ -1,5 +1,4 @@
-//! Checkpoints on simulated drives that fail as they are told: what tests of all crates that
-//! stream experts share.
+//! Checkpoints on simulated drives with faults, for the tests of all crates that stream experts.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -110,7 +109,8 @@ impl DriveMaker for SimulatedDrives {
     }
 }
 
-/// Whether what came out is what should, or else an error that names expert, layer, file and bytes.
+/// Returns whether the outcome is the expected value, and not an error. Fails for another value,
+/// and for an error that does not name expert, layer, file and bytes.
 pub fn is_right<T: PartialEq>(outcome: &Result<T>, expected: &T, what: &str) -> bool {
     match outcome {
         Ok(found) => {

@@ -20,7 +20,7 @@ fn chat(args: &[&str], lines: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What it printed; nothing may be on stderr.
+/// Returns the text on stdout; fails if there is any on stderr.
 #[track_caller]
 fn answers(args: &[&str], lines: &str) -> String {
     let output = chat(args, lines);

@@ -1,4 +1,4 @@
-//! `eval` against the same numbers computed by hand from what `logits` writes.
+//! Compares `eval` with numbers computed here from the output of `logits`.
 
 use serde_json::Value;
 

@@ -1,9 +1,9 @@
 //! Every command of README.md and of `docs/` runs as written, with `moeflux` on the path, a hub on
 //! this machine, and a server on a free port in the place of 8080.
 //!
-//! A block that cannot run says why in a comment above it (`<!-- not run: .. -->`), and one that is
-//! to fail names its status (`<!-- fails: 1 -->`). A text below `<!-- printed: -->` is what the
-//! block before it prints, to the letter.
+//! A comment above a block states why it cannot run (`<!-- not run: .. -->`), or the status with
+//! which it should fail (`<!-- fails: 1 -->`). A text below `<!-- printed: -->` is the exact output
+//! of the block before it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,7 @@ use crate::support::ModelDir;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What the pages download: the demo model stands for it.
+/// The model that the pages download; the demo model is served in its place.
 const MODEL: &str = "mlx-community/Qwen3.6-35B-A3B-4bit";
 
 /// And a random model for its GGUF file.
@@ -27,12 +27,12 @@ const GGUF: (&str, &str) = ("unsloth/Qwen3.6-35B-A3B-GGUF", "Qwen3.6-35B-A3B-UD-
 /// Where pages say that a server is.
 const ADDRESS: &str = "127.0.0.1:8080";
 
-/// What a page says, in order.
+/// The parts of a page, in order.
 #[derive(Debug, PartialEq, Eq)]
 enum PageBlock {
     /// Commands, and the status with which they end.
     Run { line: usize, commands: String, status: i32 },
-    /// What the last commands print.
+    /// The output of the last commands.
     Printed { line: usize, text: String },
 }
 
@@ -161,7 +161,7 @@ impl PageShell {
         self.server = Some(PageServer { child, address, _stderr: stderr });
     }
 
-    /// What the commands print, after they ended with this status.
+    /// Runs commands, which must end with this status. Returns their output.
     fn run(&self, commands: &str, status: i32) -> String {
         let commands = match &self.server {
             Some(server) => commands.replace(ADDRESS, &server.address),

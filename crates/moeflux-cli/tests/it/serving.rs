@@ -1,5 +1,5 @@
 //! `serve` as a process: it answers over TCP, takes its options from the environment too, drains
-//! when it is asked to end, and refuses what cannot work in one line.
+//! when it is told to end, and refuses invalid options in one line.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -91,7 +91,7 @@ fn other_signals_do_not_end_it() {
     let mut server = ServerProcess::start(&["--port", "0"], &[]);
     let id = server.child.id().to_string();
     for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO"] {
-        // More than one: what is blocked waits, and the next one finds it waiting.
+        // Several: a blocked signal is pending, and the next one arrives while it is.
         for _ in 0..3 {
             let sent = Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap();
             assert!(sent.success(), "{signal}");
@@ -103,7 +103,7 @@ fn other_signals_do_not_end_it() {
     end(&mut server);
 }
 
-/// Ends it as a service manager does; what it said.
+/// Ends the server as a service manager does. Returns its output.
 #[cfg(unix)]
 fn end(server: &mut ServerProcess) -> String {
     let id = server.child.id().to_string();

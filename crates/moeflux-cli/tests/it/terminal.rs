@@ -16,13 +16,13 @@ use crate::support::ModelDir;
 /// Rows of the screen.
 const N_ROWS: u16 = 24;
 
-/// A screen that does not change for so long, and shows not what it should, never will.
+/// Upper bound on the time without a change of the screen before a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const QUESTION: &str = "What does Vec::push do?";
 const ANSWER: &str = "Appends an element to the back of a collection.";
 
-/// Says what each role said, and then that the assistant speaks.
+/// Lists the messages by role, then begins that of the assistant.
 const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n\
     {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
 
@@ -70,7 +70,7 @@ impl ChatProcess {
         self.screen.screen().contents()
     }
 
-    /// Reads what is written until it is so.
+    /// Reads the output until the condition is met.
     #[track_caller]
     fn wait_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         while !is_so(self) {
@@ -97,14 +97,14 @@ impl ChatProcess {
             let screen = chat.screen.screen();
             let (row, column) = screen.cursor_position();
             let found = screen.rows(0, column.max(1)).nth(usize::from(row)).unwrap_or_default();
-            // Only where lines are edited are pastes told from keys.
+            // Pastes are distinguished from keys only while a line is edited.
             screen.bracketed_paste()
                 && found.trim_end() == line.trim_end()
                 && usize::from(column) == line.len()
         });
     }
 
-    /// More of what is written; whether there was any.
+    /// Reads more output. Returns whether there was any.
     fn read(&mut self) -> bool {
         let mut ready = [PollFd::new(&self.terminal, PollFlags::IN)];
         let time = Timespec::try_from(PATIENCE).unwrap();
@@ -245,7 +245,7 @@ fn text_typed_during_an_answer_is_shown_and_kept() {
     chat.wait_for("> next \u{e9} one");
     chat.keys("\r");
     chat.wait_for("> next \u{e9} one  (sent next)");
-    // Who stops an answer has another idea: the message waits.
+    // After an interrupted answer, the message is not sent at once.
     chat.keys("\x03");
     chat.wait_until("the message at the prompt", |chat| {
         let row = chat.contents().lines().last().unwrap_or_default().to_owned();

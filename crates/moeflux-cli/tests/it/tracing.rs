@@ -1,4 +1,4 @@
-//! `--trace`: what was chosen is written, and `replay` reads it.
+//! `--trace` writes the chosen experts, and `replay` reads them.
 
 use serde_json::Value;
 

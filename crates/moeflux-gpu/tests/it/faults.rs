@@ -49,7 +49,7 @@ const CASES: [&str; 3] =
 
 type Rows = Vec<Vec<f32>>;
 
-/// A case, its packed form, and what comes out of both.
+/// A case, its packed form, and the expected results of both.
 struct FaultSubject {
     case: GoldenCase,
     packed: TempDir,
@@ -72,13 +72,14 @@ impl FaultSubject {
         Self { case, packed, expected }
     }
 
-    /// Runs a session of its own; whether it came to its end. What came before an error is right.
+    /// Runs all steps in a new session. Returns whether they succeeded; checks the results up to an
+    /// error.
     fn runs(&self, engine: &Engine, what: &str) -> bool {
         let mut session = engine.session(N_TOKENS).unwrap();
         self.goes_on(&mut session, what)
     }
 
-    /// The same with what is left of a session.
+    /// Runs the remaining steps of a session in the same way.
     fn goes_on(&self, session: &mut Session, what: &str) -> bool {
         let first = session.tokens().len();
         let mut rows = Rows::new();
@@ -89,7 +90,7 @@ impl FaultSubject {
     }
 }
 
-/// Feeds what is left of the steps.
+/// Feeds the remaining steps.
 fn go_on(session: &mut Session, case: &GoldenCase, rows: &mut Rows) -> Result<()> {
     let first = session.tokens().len();
     for step in STEPS.into_iter().filter(|it| it.end > first) {
@@ -160,8 +161,8 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     assert!(n_failed > n_runs / 4 && n_failed < n_runs, "{n_failed} of {n_runs} runs failed");
 }
 
-/// The 1st, 2nd, 3rd ... read fails for good, until a run has fewer reads. Behind each of these the
-/// least slots that there can be are enough: none of them is anybody's any more.
+/// The 1st, 2nd, 3rd ... read fails for good, until a run has fewer reads. After each, the minimum
+/// number of slots is still enough: no slot is leaked.
 #[test]
 fn each_read_in_turn_may_fail() {
     needs_gpu!();
@@ -215,7 +216,7 @@ fn sessions_go_on_when_the_drive_is_back() {
     }
 }
 
-/// What a session leaves when it is called off and gone, while its experts are on their way.
+/// A session is cancelled and dropped while its experts are being read.
 #[test]
 fn a_dropped_session_leaves_nothing_to_the_next() {
     needs_gpu!();

@@ -347,8 +347,8 @@ fn sessions_do_not_affect_each_other() {
     }
 }
 
-/// What is recorded before it is asked for is not what is asked for then: another session's row,
-/// a step that ends between two layers, a session that begins anew.
+/// The next request differs from the recorded one: another session's row, a step that ends between
+/// two layers, a session that starts again.
 #[test]
 fn commands_recorded_ahead_are_not_used_for_another_step() {
     needs_gpu!();

@@ -1,4 +1,4 @@
-//! A backend that records an answer's next step ahead of time, and is asked for something else.
+//! A backend that records an answer's next step ahead of time, and then gets another request.
 
 use moeflux::provider::backend::Backend as _;
 use moeflux::provider::backend::SessionStates;

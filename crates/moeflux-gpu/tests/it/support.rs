@@ -17,7 +17,7 @@ use moeflux_gpu::adapter::adapters;
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::maker::GpuMaker;
 
-/// Devices, the one last asked for at the end, and the threads they are for.
+/// The devices and their threads; the most recently used is last.
 static DEVICES: Mutex<Vec<(ThreadId, Arc<Gpu>)>> = Mutex::new(Vec::new());
 
 /// The first adapter that can be used, a software driver too: one device for each test, as long as

@@ -1,4 +1,4 @@
-//! What the cache holds: found, listed, removed.
+//! Finds, lists and removes the contents of the cache.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn models_are_listed_with_missing_files() {
     let repos = bench.cache().repos().unwrap();
     let first = weights(2).path().to_owned();
     assert_eq!(repos[1].snapshots[0].state, State::Missing { n_files: 1, first });
-    // Without a listing the index tells as much.
+    // Without a listing, the index shows which files are missing.
     std::fs::remove_dir_all(bench.dir().join("trees")).unwrap();
     let said = line(bench.cache().find(&ID.parse().unwrap()));
     assert!(said.contains("incomplete") && said.contains(weights(2).path()), "{said}");

@@ -1,4 +1,4 @@
-//! What is in the cache and is not what it is named by: it is found and fetched again.
+//! Cached files whose contents differ from their hashes are found and fetched again.
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
@@ -42,7 +42,7 @@ fn files_that_moeflux_wrote_are_not_hashed_again() {
     assert_eq!((pulled.fetched_bytes, pulled.hashed_bytes), (0, 0));
     let found = presence(&bench.hub());
     assert_eq!((found.hashed_bytes, found.here_bytes), (0, model_bytes()));
-    // Who trusts nothing has all of it hashed, once.
+    // Without trust in marks, all files are hashed, once.
     let hub = Hub::new(bench.settings(), Trust::Nothing, StopFlag::default());
     let found = presence(&hub);
     assert_eq!((found.hashed_bytes, found.here_bytes), (model_bytes(), model_bytes()));
@@ -121,7 +121,7 @@ fn a_mark_does_not_hold_for_a_file_that_changed() {
         check_whole(&bench);
     }
 
-    // What a mark cannot see, because it is made for what is there now.
+    // A change that a mark cannot detect: the mark is made for the changed file.
     let bench = Bench::new();
     bench.pull(ID).unwrap();
     let blob = bench.blob(&file);

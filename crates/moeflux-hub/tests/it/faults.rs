@@ -1,4 +1,4 @@
-//! Networks and servers that fail: the right bytes in the end, or one line that says why not.
+//! Networks and servers that fail: the right bytes in the end, or an error of one line.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,7 +53,7 @@ fn connections_that_break_are_made_again() {
         true if n_before % 2 == 0 => HubFault::Cut(n_before as u64 * 100),
         _ => HubFault::Nothing,
     });
-    // What arrived of a piece is not asked for again.
+    // The received part of a piece is not requested again.
     let seen = bench.server.take_requests();
     let begins =
         |it: &&ReceivedRequest| it.range.is_some_and(|(first, _)| !first.is_multiple_of(PIECE));
@@ -164,9 +164,9 @@ fn a_small_file_has_a_hash_too() {
 fn a_server_without_ranges_sends_each_file_once() {
     let bench = check_survives(|_, _| HubFault::IgnoreRange);
     let n_bytes = bench.server.take_n_bytes();
-    // Four connections ask before one of them has all; sockets hold some of what is not read.
+    // Four connections send requests before one has all bytes; sockets hold some unread bytes.
     assert!(n_bytes < 10 * 100_000, "{n_bytes}");
-    // It also breaks, and is asked for what is missing.
+    // The transfer also breaks, and the missing bytes are requested.
     check_survives(|seen, n_before| match seen.is_cdn {
         true if n_before % 3 == 0 => HubFault::IgnoreRange,
         true if n_before % 3 == 1 => HubFault::Cut(3000),

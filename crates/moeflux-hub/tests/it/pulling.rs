@@ -1,4 +1,4 @@
-//! Downloads that go well: the layout, what is fetched again, who is told the token.
+//! Successful downloads: the layout, the files that are fetched again, the receivers of the token.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -128,12 +128,12 @@ fn the_token_goes_to_the_hub_alone() {
     bench.server.take_requests();
     pull(&bench.hub_with("hf_good"), ID, &[]).unwrap();
     let mut seen = bench.server.take_requests();
-    // What the pull before sent may be seen late.
+    // Requests of the previous pull may be recorded late.
     seen.retain(|it| it.token.as_deref() != Some("hf_bad"));
     let (elsewhere, here): (Vec<_>, Vec<_>) = seen.iter().partition(|it| it.is_cdn);
     assert!(!elsewhere.is_empty() && elsewhere.iter().all(|it| it.token.is_none()), "{seen:?}");
     assert!(here.iter().all(|it| it.token.as_deref() == Some("hf_good")), "{seen:?}");
-    // Where files lie is asked for once, not for each piece.
+    // The address of a file is requested once, not for each piece.
     let n_asked = here.iter().filter(|it| it.path.ends_with(weights(1).path())).count();
     assert!(n_asked <= 4, "{n_asked}");
 
@@ -222,7 +222,7 @@ fn a_cancelled_download_keeps_its_pieces() {
     assert!(presence.here_bytes > 60_000 && presence.here_bytes < presence.n_bytes);
     let rest = bench.pull(ID).unwrap().fetched_bytes;
     assert_eq!(rest, presence.n_bytes - presence.here_bytes);
-    // Half a piece of each connection is fetched twice, and what was on its way.
+    // Half a piece of each connection is fetched twice, and so are the bytes in flight.
     assert!(before + rest <= model_bytes() + 2 * 2 * PIECE, "{before} {rest}");
     bench.check_tidy();
 }

@@ -1,4 +1,4 @@
-//! A cache of a test's own, and what is in it.
+//! A cache for one test, and its contents.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -97,7 +97,7 @@ impl Bench {
         self.dir().join("blobs").join(file.etag())
     }
 
-    /// Nothing is left of what is not whole.
+    /// Checks that no partial file is left.
     pub(crate) fn check_tidy(&self) {
         let names: Vec<String> = tree(&self.dir()).into_keys().collect();
         assert!(
@@ -146,12 +146,12 @@ fn index() -> Vec<u8> {
     format!("{{\"weight_map\": {{{}}}}}", names.join(", ")).into_bytes()
 }
 
-/// All that a download of [`model`] fetches: the files that are wanted, each content once.
+/// Returns the bytes that a download of [`model`] fetches: the selected files, equal contents once.
 pub(crate) fn model_bytes() -> u64 {
     11 + 27 + 2 * 100_000 + index().len() as u64 + 30_000
 }
 
-/// The files below a folder: what links say, or how long files are.
+/// Returns the files below a folder, with the targets of links and the lengths of other files.
 pub(crate) fn tree(dir: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![dir.to_owned()];

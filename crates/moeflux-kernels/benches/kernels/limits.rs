@@ -1,4 +1,4 @@
-//! What the machine can do at most: read memory, add products of floats and of bytes.
+//! The limits of the machine: reads of memory, and sums of products of floats and of bytes.
 //!
 //! **Invariant:** limits are measured here, by loops that do nothing else, never taken from a data
 //! sheet. An instruction set without a loop of its own has no limit.

@@ -1,6 +1,6 @@
-//! How often per second something is done, by one thread or several at once.
+//! Measures how often per second a function runs, on one thread or on several at once.
 //!
-//! Knows nothing of what is done.
+//! It does not depend on the function.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

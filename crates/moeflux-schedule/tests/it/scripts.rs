@@ -63,7 +63,7 @@ fn n_shared(job: &Job, job_number: usize, earlier: &[EarlierJob]) -> usize {
     shared.map(Iterator::count).max().unwrap_or(0)
 }
 
-/// The jobs of a round and what becomes of them.
+/// The jobs of a round and their outcomes.
 struct Round {
     test_jobs: Vec<TestJob>,
     given_up: Vec<bool>,
@@ -89,7 +89,7 @@ impl Round {
         Self { test_jobs, given_up }
     }
 
-    /// What was heard of each job.
+    /// Returns the outcome of each job so far.
     fn outcomes(&self) -> Vec<JobOutcome> {
         let each = self.test_jobs.iter().zip(&self.given_up);
         each.map(|(test_job, given_up)| if *given_up { test_job.so_far() } else { test_job.end() })

@@ -1,4 +1,4 @@
-//! Models that can be asked, jobs that are heard of, and what each gives alone.
+//! Models for tests, jobs that record their events, and the results of each job alone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -16,7 +16,7 @@ use moeflux::{Engine, EngineBuilder, Error, Finish, ModelText, ReadWay, StopStri
 use moeflux_schedule::{Event, Job, Masks, Missed, Options, Owner, Scored, Service, Sink, Ticket};
 use moeflux_testing::temp_dir::TempDir;
 
-/// Far more than any test takes: a test that waits for ever says so.
+/// Far more than any test needs: a test that waits longer fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Sessions take memory for this many positions at once.
@@ -76,7 +76,7 @@ impl ReferenceModel {
         Service::start(Box::new(move || open(&dir, n_rows)), text, options).unwrap()
     }
 
-    /// An engine that says at once when there is no memory for another session.
+    /// Opens an engine that fails at once if there is no memory for another session.
     pub(crate) fn open(&self) -> moeflux::Result<Engine> {
         self.builder().load()
     }
@@ -121,7 +121,7 @@ impl ReferenceModel {
         }
     }
 
-    /// What an answer to a job is, computed alone and cold.
+    /// Returns the answer to a job, computed alone in a new session.
     pub(crate) fn alone(&self, job: &Job, answer_idx: usize, context: usize) -> AnswerLog {
         let mut sampling: SamplerConfig = job.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
@@ -129,7 +129,7 @@ impl ReferenceModel {
         let generation = self.text.generation(sampling, n_tokens_max).unwrap();
         let mut generation = generation.with_stops(job.stops.clone());
         if job.masks.is_some() {
-            // A greedy choice is the same whether what is forced is said or not.
+            // A greedy choice is the same whether or not the mask reports forced tokens.
             let tells = job.sampling.temperature > 0.0;
             generation = generation.with_mask(Counting { tells, ..Counting::default() });
         }
@@ -150,7 +150,7 @@ impl ReferenceModel {
     }
 }
 
-/// Behind each token that is chosen some are forced, which count on from it.
+/// After each chosen token, the mask forces the next few numbers.
 #[derive(Debug, Default)]
 struct Counting {
     tells: bool,
@@ -219,7 +219,7 @@ impl Sink for NullSink {
     fn put(&mut self, _event: Event) {}
 }
 
-/// What was heard of an answer.
+/// The events of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct AnswerLog {
     pub(crate) tokens: Vec<Scored>,
@@ -227,14 +227,14 @@ pub(crate) struct AnswerLog {
     pub(crate) finish: Option<Finish>,
 }
 
-/// What was heard of a job.
+/// The events of a job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobOutcome {
     pub(crate) n_cached: Option<usize>,
     pub(crate) missed: Option<Missed>,
     pub(crate) scores: Vec<Scored>,
     pub(crate) answers: Vec<AnswerLog>,
-    /// The tokens that ended answers, by their numbers, where log-probabilities were asked for.
+    /// The tokens that ended answers, by answer, if log-probabilities were requested.
     pub(crate) end_tokens: BTreeMap<usize, Scored>,
     pub(crate) failure: Option<String>,
 }
@@ -313,7 +313,7 @@ impl TestJob {
         Self { job, outcome, is_ready, ticket }
     }
 
-    /// Waits until something is true of what was heard.
+    /// Waits until the recorded events meet a condition.
     pub(crate) fn wait_for(&self, what: &str, is_true: impl Fn(&JobOutcome) -> bool) -> JobOutcome {
         let outcome = self.outcome.0.lock().unwrap();
         let waited =
@@ -330,7 +330,7 @@ impl TestJob {
         outcome
     }
 
-    /// What was heard so far.
+    /// Returns the events so far.
     pub(crate) fn so_far(&self) -> JobOutcome {
         self.outcome.0.lock().unwrap().clone()
     }

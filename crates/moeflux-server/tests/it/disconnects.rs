@@ -120,7 +120,7 @@ fn one_of_two_leaves_the_other_alone() {
     assert_eq!(stays.response().success()["choices"], alone["choices"]);
 }
 
-/// Behind a request that was not answered yet, another may wait already.
+/// Another request may already wait after one that was not answered yet.
 #[test]
 fn with_the_next_request_sent_already() {
     let server = Running::with(|wanted| wanted.options.context = 4_096);

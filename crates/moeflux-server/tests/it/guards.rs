@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Which clients may send requests.
 
 use moeflux_server::http::{ApiKeys, Server, ServerConfig};
 use serde_json::json;
@@ -192,7 +192,7 @@ mod unix {
     fn a_socket_in_the_file_system_is_its_users_alone() {
         let dir = TempDir::new();
         let path = dir.file("s");
-        // What a server leaves that was killed.
+        // A killed server leaves such a socket.
         drop(UnixListener::bind(&path).unwrap());
         let mut server = Running::with(|wanted| {
             wanted.config.unix = Some(path.clone());

@@ -1,4 +1,4 @@
-//! Clients with different keys: what one asks and is answered does not reach the others.
+//! Clients with different keys: the prompts and answers of one do not reach the others.
 
 use moeflux_server::http::{ApiKeys, CacheScope};
 use serde_json::{Value as Json, json};

@@ -1,4 +1,4 @@
-//! What needs no engine: models, tokens, and what the server is.
+//! Requests that need no engine: models, tokens, and properties of the server.
 
 use moeflux_schedule::State;
 use serde_json::{Value as Json, json};

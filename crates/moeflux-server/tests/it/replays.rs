@@ -15,7 +15,7 @@ fn ask(messages: &Json) -> Json {
         "temperature": 0, "reasoning_effort": "none", "parallel_tool_calls": false})
 }
 
-/// The conversation behind a call, which is told with another order of keys.
+/// Returns the conversation after a call; the history has its keys in another order.
 fn told(answer: &Json) -> Json {
     let call = &answer["choices"][0]["message"]["tool_calls"][0];
     let arguments: Json =
@@ -59,7 +59,7 @@ fn an_answer_in_the_history_has_its_sampled_tokens() {
     let n_before =
         count(&first["usage"], "prompt_tokens") + count(&first["usage"], "completion_tokens");
     let n_cached = count(&usage["prompt_tokens_details"], "cached_tokens");
-    // The last token was told and not fed.
+    // The last token was reported, but not fed.
     assert!(n_cached >= n_before - 1, "{n_cached} of {n_before}");
     // Another server has the same answer to the same ids.
     let other = Running::new();

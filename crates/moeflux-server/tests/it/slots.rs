@@ -45,7 +45,7 @@ fn is_open(client: &mut Client, headers: &str) -> bool {
         && client.try_response().is_some_and(|response| response.status == 200)
 }
 
-/// What a connection can do that is held open for nothing.
+/// Bytes sent by connections that are held open without a purpose.
 const ATTACKS: [(&str, &[u8]); 15] = [
     ("nothing", b""),
     ("a byte", b"G"),

@@ -172,7 +172,7 @@ fn a_client_that_reads_nothing_for_too_long_is_cancelled() {
     }
 }
 
-/// Unread responses fill the connection, behind which nothing is served any more.
+/// Unread responses fill the connection; later requests on it are not served.
 #[test]
 fn a_client_that_reads_nothing_loses_its_connection() {
     let server = Running::with(|wanted| {
@@ -184,7 +184,7 @@ fn a_client_that_reads_nothing_loses_its_connection() {
     is_served(&server);
 }
 
-/// What comes of `work` while bytes are sent again and again.
+/// Returns the result of `work` while bytes are sent again and again.
 fn while_sending<T>(bytes: &[u8], clients: &[Client], work: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
     let send = move || {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 pub use files::{HostedContents, HubFile};
 
-/// Who may read a repository.
+/// The clients that may read a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Every client.
@@ -70,7 +70,7 @@ pub enum HubFault {
     Slow(u64, Duration),
     /// The byte at this offset of the file is wrong.
     Flip(u64),
-    /// The whole file, whatever range is asked for.
+    /// Sends the whole file, regardless of the requested range.
     IgnoreRange,
     /// The total length in `Content-Range` is this one.
     Total(u64),
@@ -151,8 +151,8 @@ impl HubServer {
         repo.commits.insert(commit.to_owned(), files.to_vec());
     }
 
-    /// What goes wrong: the hook is asked with each request for bytes of a file, and with how many
-    /// came for the same path before.
+    /// Sets the hook that returns the fault of each request for bytes of a file. It gets the number
+    /// of earlier requests for the same path.
     pub fn faults(&self, hook: impl Fn(&ReceivedRequest, usize) -> HubFault + Send + 'static) {
         *self.state.hook.lock().unwrap() = Box::new(hook);
     }
@@ -306,7 +306,7 @@ impl HubConnection<'_> {
             Access::Private(token) if request.token.as_deref() != Some(token) => {
                 return self.refuse(request, 401, "RepoNotFound", "Invalid username or password.");
             }
-            // The hub tells of a gated repository, and keeps its files.
+            // The hub describes a gated repository, but does not send its files.
             Access::Gated(token) if request.token.as_deref() != Some(token) && split.is_none() => {
                 let status = if request.token.is_some() { 403 } else { 401 };
                 return self.refuse(request, status, "GatedRepo", "Access is restricted.");

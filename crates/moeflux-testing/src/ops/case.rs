@@ -32,11 +32,11 @@ pub(crate) struct OpCase {
     pub(crate) first_position: usize,
     pub(crate) mixer: Plan,
     pub(crate) experts: Option<CaseExperts>,
-    /// Over the rows whose logits are wanted.
+    /// The ops over the rows whose logits are requested.
     pub(crate) tail: Option<Plan>,
     /// Compared, a row per token.
     pub(crate) outputs: Vec<BufferId>,
-    /// Compared, a row per wanted token.
+    /// Compared, a row per token whose logits are requested.
     pub(crate) tail_outputs: Vec<BufferId>,
 }
 
@@ -193,7 +193,7 @@ impl CaseBuilder {
         moeflux::provider::ids::LayerIdx(1)
     }
 
-    /// A buffer of normal values, or of what `value` makes.
+    /// Adds a buffer of normal values, or of values that `value` creates.
     pub(crate) fn input_of(
         &mut self,
         name: &'static str,
@@ -294,7 +294,7 @@ impl CaseBuilder {
         }
     }
 
-    /// A case that runs `ops` over the rows whose logits are wanted.
+    /// Returns a case that runs `ops` over the rows whose logits are requested.
     pub(crate) fn finish_tail(self, ops: Vec<Op>) -> OpCase {
         OpCase { tail: Some(Plan::over(RowSet::Outputs, ops)), ..self.finish(Vec::new()) }
     }

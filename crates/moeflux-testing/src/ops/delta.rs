@@ -203,7 +203,7 @@ fn whole_layer(mut builder: CaseBuilder, shape: DeltaShapeFn) -> OpCase {
     builder.finish(ops)
 }
 
-/// The ops of a layer after its projections: what the convolution takes, then the gates.
+/// The ops of a layer after its projections: the input of the convolution, then the gates.
 fn layer_of(
     builder: &mut CaseBuilder,
     (n_key_heads, n_heads, key_dim, value_dim): (usize, usize, usize, usize),

@@ -69,10 +69,10 @@ fn values() -> Vec<Json> {
 
 /// Whether a failure names the place that was changed, something in it, or something around it.
 fn is_near(field: &str, place: &str) -> bool {
-    // What an object is says which other fields it has.
+    // The type or role of an object determines its other fields.
     let place = place.strip_suffix("type").or(place.strip_suffix("role")).unwrap_or(place);
-    // One is asked for together with another field, one is told apart by its first element, and one
-    // has the names of tools.
+    // The first requires another field, the second is identified by its first element, and the
+    // third contains the names of tools.
     let is_far =
         field == "top_logprobs" || field.starts_with("prompt[") || field.starts_with("tool_choice");
     place.starts_with(field) || field.starts_with(place) || is_far

@@ -1,4 +1,4 @@
-//! Answers: how they end, what is heard on the way, what the session holds afterwards.
+//! Answers: their ends, their events, and the tokens that the session holds afterwards.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ struct Stage {
     tokenizer: Tokenizer,
 }
 
-/// What is asked of one answer.
+/// The settings of one answer.
 struct Asked<'a> {
     script: Option<&'a [u8]>,
     sampling: SamplerConfig,
@@ -86,7 +86,7 @@ impl Default for Asked<'_> {
     }
 }
 
-/// What came of it.
+/// The result of an answer.
 #[derive(Debug)]
 struct Heard {
     finish: Finish,
@@ -111,7 +111,7 @@ impl Stage {
         self.run_until(asked, |_| false)
     }
 
-    /// Ends when `is_enough` says so of an event.
+    /// Generates an answer until `is_enough` returns `true` for an event.
     fn run_until(&self, asked: &Asked<'_>, is_enough: impl Fn(&Event<'_>) -> bool) -> Heard {
         let mut session = self.engine.session(asked.context).unwrap();
         let sampler = Sampler::new(asked.sampling.clone(), 256).unwrap();

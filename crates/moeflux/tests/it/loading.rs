@@ -1,5 +1,5 @@
-//! What happens to files while a model is loaded from them, and before: damage is found wherever
-//! the bytes go, and two models are never mixed.
+//! Files that change while a model is loaded from them, or before: damage is found wherever the
+//! bytes go, and two models are never mixed.
 
 use std::fs::File;
 use std::io::ErrorKind::PermissionDenied;
@@ -54,7 +54,8 @@ fn open_watched(
     Ok(engine)
 }
 
-/// What is said of a model that must not be opened. An engine is too much to print.
+/// Returns the error of a model that must not be opened. Not `unwrap_err`, which would print an
+/// engine.
 #[track_caller]
 fn refused(opened: Result<Engine>, what: &str) -> String {
     match opened {
@@ -107,7 +108,7 @@ fn check_flips(dir: &Path) {
         for at in (data_at..len).step_by(4999).chain([data_at, len - 1]) {
             let name = checkpoint.name_at(file_idx, at as u64);
             if name.contains("vision") || name.contains("mtp") || name == "header" {
-                // Nothing reads it: in a GGUF file, what lies between tensors.
+                // Nothing reads it: the bytes between the tensors of a GGUF file.
                 continue;
             }
             flip(&shard.path, at);

@@ -17,7 +17,7 @@ fn gguf_args(temp: &TempDir, config: &Value, types: &str) -> SynthArgs {
     SynthArgs { gguf: GgufTypes::from_name(types), ..args(temp, config) }
 }
 
-/// Removes what the file cannot express, and resets what it orders differently.
+/// Removes the fields that the file cannot express, and resets those that it orders differently.
 fn plain(mut spec: ModelSpec) -> ModelSpec {
     (spec.eos, spec.quantisation) = (Vec::new(), Quantisation::default());
     for layer in &mut spec.layers {

@@ -1,4 +1,4 @@
-//! `generate --chat` with tools and schemas, on the demo model: calls, forms, and what is refused.
+//! `generate --chat` with tools and schemas, on the demo model: calls, forms and refusals.
 
 use std::process::Output;
 
@@ -90,7 +90,7 @@ fn a_call_is_a_line_of_json() {
     for name in ["@tools", "@object", "@bare", "@beside"] {
         assert_eq!(asked(&dir, &[WEATHER, "--tools", name]), format!("{CALL}\n"), "{name}");
     }
-    // An option takes the place of what the file of messages says.
+    // An option takes precedence over the file of messages.
     for more in [
         &["--messages", "@whole"][..],
         &["--messages", "@others", "--tools", "@tools"],

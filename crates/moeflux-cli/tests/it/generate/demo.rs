@@ -1,7 +1,7 @@
-//! The model in the box on held-out questions and requests, by greedy decoding on the CPU backend.
+//! Asks the demo model held-out questions and requests, by greedy decoding on the CPU backend.
 //!
-//! What is right is what `tools/demo-model/score.py` calls right, which has the counts of the same
-//! weights in PyTorch.
+//! Answers are judged as in `tools/demo-model/score.py`, which has the counts of the same weights
+//! in PyTorch.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -66,7 +66,7 @@ fn cases(name: &str) -> Vec<Value> {
     cases
 }
 
-/// Counts, and names what is wrong.
+/// Counts the right answers, and lists the wrong ones.
 fn check(name: &str, is_right: impl Fn(&mut DemoChat, &Value) -> Result<(), String>) {
     let mut chat = DemoChat::open();
     let mut failures = Vec::new();

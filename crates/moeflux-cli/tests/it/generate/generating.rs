@@ -1,4 +1,4 @@
-//! `generate` as README shows it, and what happens when input or output go wrong.
+//! `generate` as README shows it, and with failing input and output.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Command, Stdio};

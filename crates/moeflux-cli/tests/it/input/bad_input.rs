@@ -1,4 +1,5 @@
-//! Damaged, lying and foreign checkpoints: one line that names what and where, status 1.
+//! Damaged, inconsistent and foreign checkpoints: one line that names the error and its place, and
+//! status 1.
 
 use serde_json::{Value, json};
 
@@ -132,7 +133,7 @@ fn memory_without_a_unit() {
     }
 }
 
-/// What a process takes differs from run to run.
+/// The memory that a process needs differs from run to run.
 #[test]
 fn the_least_memory_that_an_error_names_is_enough() {
     let dir = ModelDir::synthetic();

@@ -16,7 +16,7 @@ fn is_harmful(letter: char) -> bool {
         || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Fails; all that is said is harmless, has these words, and is short.
+/// Checks that a command fails, with a short and harmless message that contains these words.
 #[track_caller]
 fn check_fails(args: &[&str], words: &[&str]) {
     let output = moeflux(args);
@@ -107,7 +107,7 @@ fn branches_and_folders_in_lists_are_harmless() {
     assert!(page.contains("none\\u001b[2J"), "{page}");
 }
 
-/// A model that says bytes, most of them no text.
+/// A model that generates random bytes, most of which are not text.
 fn noisy() -> ModelDir {
     let dir = ModelDir::synthetic();
     dir.edit_json("small.json", |config| config["vocab_size"] = 300.into());

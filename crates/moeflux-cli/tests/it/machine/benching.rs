@@ -1,4 +1,4 @@
-//! `bench`: what its figures stand beside, and numbers that cannot be. Never how fast it is.
+//! `bench`: the conditions in its reports, and invalid numbers. Speed is not tested.
 
 use serde_json::Value;
 

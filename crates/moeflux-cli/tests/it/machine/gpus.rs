@@ -1,4 +1,4 @@
-//! `--backend` and `--gpu`: what is there computes, what is not is named.
+//! `--backend` and `--gpu`: available GPUs compute, missing ones are named.
 
 use moeflux_testing::needs_gpu;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ fn a_missing_gpu_is_one_line_and_auto_continues_without() {
     check_fails(&[&args[..], &wrong].concat(), &["no such GPU", "not found; available: 0: "]);
     let output = moeflux(&[&args[..], &["--backend", "auto"]].concat());
     assert!(output.status.success());
-    // A machine with a card says nothing.
+    // A machine with a GPU prints nothing.
     let stderr = String::from_utf8(output.stderr).unwrap();
     let notes: Vec<&str> = stderr.lines().filter(|line| line.starts_with("note: ")).collect();
     assert!(notes.len() <= 1, "{stderr}");

@@ -1,4 +1,4 @@
-//! `moeflux plan` and `moeflux doctor`: figures, what is remembered, what is found damaged.
+//! `moeflux plan` and `moeflux doctor`: figures, stored measurements, and damage that is found.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -164,7 +164,7 @@ fn the_least_memory_is_the_least_that_works() {
     let (whole, less) = (said(all), said(all - slot));
     assert!(whole.contains("8 of 8 in memory"), "{whole}");
     assert!(!less.contains("8 of 8 in memory") && less.contains("of 8 in memory"), "{less}");
-    // `plan` refuses what the engine refuses.
+    // `plan` refuses the budgets that the engine refuses.
     let plan = |memory: u64| {
         moeflux_in(&cache, &["plan", &model, "--memory", &memory.to_string()]).status.code()
     };

@@ -1,5 +1,5 @@
-//! GGUF files through the commands: text by their metadata, packs of them, and what helps where a
-//! tokenizer is not known.
+//! GGUF files through the commands: text by their metadata, packs of them, and a remedy if the
+//! tokenizer is unknown.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

@@ -68,7 +68,8 @@ impl PullFixture {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// It fails with this status, and says these words in the last line of stderr.
+    /// Checks that a command fails with this status, and that the last line of stderr contains
+    /// these words.
     #[track_caller]
     fn check_fails(&self, status: i32, args: &[&str], words: &[&str]) {
         let output = self.run(args);
@@ -149,7 +150,7 @@ fn a_missing_model_is_pulled_on_request() {
     let again = fixture.run(&generate);
     assert_eq!((again.stdout, again.status.code()), (output.stdout, Some(0)));
 
-    // The hub of this test has no other model, and the download says so: once.
+    // The hub of this test has no other model; the download reports that once.
     let output = fixture.run(&["generate", "x", "--yes", "--model", "owner/other"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.matches("error: ").count()), (Some(1), 1), "{stderr}");
@@ -342,7 +343,7 @@ fn a_killed_download_goes_on_where_it_was() {
     assert!(!fixture.dir().join("refs/main").exists());
     fixture.server.faults(|_, _| HubFault::Nothing);
     fixture.stdout(&SLOW_PULL);
-    // Each of the three may have lost a piece of each connection, and what was on its way.
+    // Each of the three may have lost a piece of each connection, and the bytes in flight.
     let sent = fixture.server.n_bytes();
     let lost = 3 * 2 * (PIECE + (256 << 10));
     assert!(sent <= N_BYTES + lost, "{sent} bytes for {N_BYTES}");

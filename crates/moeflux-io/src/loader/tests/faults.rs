@@ -226,8 +226,8 @@ fn a_seed_replays() {
     assert_ne!(trace(1).2, trace(2).2);
 }
 
-/// Wrong bits are left for checksums to find. A caller that reads again says so and gets another
-/// result, also from a specific drive.
+/// The loader does not detect wrong bits; checksums do. A caller that requests a reread gets
+/// another result, also from a specific drive.
 #[test]
 fn flipped_bits_come_through_and_a_reread_is_another_read() {
     let flipping: DriveSetup =

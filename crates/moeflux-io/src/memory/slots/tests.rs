@@ -156,7 +156,7 @@ fn check(memory: &SlotMemory, model: &ReferenceSlots, seed: u64) {
     }
 }
 
-/// Only the counter of pieces tells that the other threads have written.
+/// Only the counter of pieces shows that the other threads have written.
 #[test]
 fn pieces_are_written_elsewhere_while_other_slots_are_read() {
     let mut memory = memory_of(1);

@@ -39,7 +39,7 @@ fn every_flipped_bit_is_found_and_named() {
             let damages = verified(target.path()).damages;
             flip(&shard.path, at);
             let [damage] = damages.as_slice() else {
-                // A sum that was changed damages the table and what it is of.
+                // A changed sum damages the table and the record that it belongs to.
                 assert!(at >= len - 8 * 200 && damages.len() == 2, "{at}: {damages:?}");
                 continue;
             };

@@ -164,7 +164,7 @@ fn checkpoints_inside_a_step_are_as_those_at_its_end() {
     }
 }
 
-/// Of an expert that cannot be read, only those hear who chose it.
+/// The failure to read an expert is reported only to the sessions that chose it.
 #[test]
 fn a_failed_expert_fails_only_sessions_that_chose_it() {
     let name = "mlx-qwen3_5_moe-q4-g64-bf16";

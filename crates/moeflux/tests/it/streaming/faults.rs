@@ -57,7 +57,7 @@ pub(super) fn run(engine: &Engine, case: &GoldenCase) -> Result<Vec<f32>> {
 }
 
 /// Two folders of safetensors, one of them of MXFP4, and a GGUF file: the case, its packed form,
-/// and what comes out of both.
+/// and the expected results of both.
 pub(super) fn subjects() -> [(GoldenCase, TempDir, Vec<f32>); 3] {
     ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe", "qwen3_moe-mxfp4"].map(subject)
 }

@@ -1,5 +1,5 @@
-//! All experts have room in memory and follow while steps run: the same bits as when all are there,
-//! or an error that names what is missing, whatever the drive and others do meanwhile.
+//! Steps run while experts are still being loaded into memory that holds all of them: the results
+//! are the same bits as with a loaded model, or an error that names the missing expert.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -67,7 +67,7 @@ impl Gate {
     }
 }
 
-/// A drive whose reads are over when a gate lets them through.
+/// A drive whose reads complete when a gate lets them through.
 #[derive(Debug)]
 struct Gated {
     drive: Box<dyn BlockRead>,
@@ -193,7 +193,7 @@ fn transient_faults_while_loading_end_with_the_right_tokens() {
     }
 }
 
-/// Whatever is lost concerns those who need it, each time that they do.
+/// A lost expert fails the steps that need it, each time.
 #[test]
 fn lasting_faults_while_loading_end_right_or_with_an_error_that_names_them() {
     for (case, packed, expected) in stacked_subjects() {
@@ -222,7 +222,7 @@ fn lasting_faults_while_loading_end_right_or_with_an_error_that_names_them() {
     }
 }
 
-/// The drive is back when an expert that it lost is asked for again.
+/// The drive has recovered when an expert that it lost is requested again.
 #[test]
 fn failed_experts_are_read_again_at_the_next_request() {
     for (case, packed, expected) in stacked_subjects() {
@@ -234,7 +234,7 @@ fn failed_experts_are_read_again_at_the_next_request() {
         }
         assert!(!is_right(&read_rest(&engine), &(), "a lost drive"));
         simulated.switch.set(Faults::default());
-        // What was begun on the lost drive still fails, each at most once.
+        // Reads that began on the lost drive still fail, each at most once.
         let is_back = || is_right(&run(&engine, &case), &expected, "a drive that is back");
         assert!((0..100).any(|_| is_back()));
         while read_rest(&engine).is_err() {}
@@ -309,7 +309,7 @@ fn a_file_written_to_while_the_rest_follows_is_an_error_that_names_it() {
     }
 }
 
-/// What was opened is read to its end, and is no model of that name any more.
+/// The opened file is read to its end, but no longer has the model's name.
 #[test]
 fn a_file_replaced_while_the_rest_follows_stops_the_engine() {
     for (case, packed, _) in stacked_subjects() {

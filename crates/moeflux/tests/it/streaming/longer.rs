@@ -34,7 +34,7 @@ struct Watched {
     told: Told,
 }
 
-/// What a test hears and says.
+/// Events that a test observes, and commands that it gives.
 #[derive(Clone, Debug, Default)]
 struct Told {
     /// Rows of each workspace that there was.
@@ -272,7 +272,7 @@ fn cancelled_prompts_and_failing_devices_give_back() {
         }
         n_failed += 1;
     }
-    // Each layer is at least what comes before its experts, and these.
+    // Each layer has at least two calls: the ops before its experts, and the experts.
     assert!(n_failed >= 2 * runtime.model().spec.layers.len(), "only {n_failed} calls failed");
     told.fuse.store(0, Ordering::Relaxed);
     assert!(session.feed_last(&tokens[N_PROMPT..=N_PROMPT]).unwrap() == expected[N_PROMPT]);
