@@ -2,7 +2,7 @@
 //!
 //! Most models put a thought between two tags in front of the text. In harmony an answer is a
 //! sequence of messages, each with a header that names its channel. **Invariant:** the chat
-//! template determines the format of a model. Independent of calls.
+//! template determines the format of a model. This module is independent of calls.
 
 use moeflux::ChatTemplate;
 

@@ -1,7 +1,7 @@
 //! The GPUs of this machine, as their drivers describe them, and the choice of one.
 //!
 //! **Invariant:** listing never fails and changes nothing; a choice that cannot be met lists the
-//! available adapters. Knows nothing of models.
+//! available adapters. This module knows nothing of models.
 
 use std::fmt;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! Metrics of this process from the operating system, in the text format of Prometheus.
 //!
-//! **Invariant:** values that cannot be read are omitted; without `/proc`, all are. Knows nothing
-//! of requests.
+//! **Invariant:** values that cannot be read are omitted; without `/proc`, all are. This module
+//! knows nothing of requests.
 
 use std::fmt::Write;
 use std::fs;

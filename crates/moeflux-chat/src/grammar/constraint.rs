@@ -7,8 +7,8 @@
 //!
 //! **Invariant:** a token that [`LogitMask::apply`] allows is accepted by [`LogitMask::accept`];
 //! forced tokens are those that `apply` would leave as the only choice, one by one. An internal
-//! failure becomes a failure of the answer, reported by [`LogitMask::failure`]. Independent of
-//! tools and schemas.
+//! failure becomes a failure of the answer, reported by [`LogitMask::failure`]. This module is
+//! independent of tools and schemas.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! The parts of a model that grammars need, built once: its vocabulary, llguidance's tables for it,
 //! and the tokens that may complete a marker.
 //!
-//! **Invariant:** shared by all answers and never changed by them. Independent of a request's
-//! rules.
+//! **Invariant:** shared by all answers and never changed by them. This module is independent of a
+//! request's rules.
 
 use std::fmt;
 use std::sync::Arc;

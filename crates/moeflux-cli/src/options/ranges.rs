@@ -1,6 +1,7 @@
 //! Parsers of option values with a range. If one fails, clap prints its error and exits with 2.
 //!
-//! **Invariant:** a parser accepts no value that the library refuses. Independent of models.
+//! **Invariant:** a parser accepts no value that the library refuses. This module is independent of
+//! models.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::ops::RangeInclusive;

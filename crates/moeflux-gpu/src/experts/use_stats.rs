@@ -1,8 +1,8 @@
 //! Decides which experts should be in device memory: the most used recently.
 //!
 //! **Invariant:** pure arithmetic on counts. A swap promotes one expert to device memory and
-//! demotes another of the same layer to host memory; no expert moves twice in a round. Knows
-//! nothing of memory.
+//! demotes another of the same layer to host memory; no expert moves twice in a round. This module
+//! knows nothing of memory.
 
 use moeflux::provider::ids::ExpertIdx;
 

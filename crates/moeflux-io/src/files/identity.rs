@@ -1,7 +1,7 @@
 //! Opens regular files, and detects whether a file has changed since it was opened.
 //!
 //! **Invariant:** nothing here blocks: a pipe without a writer, a socket and a device are refused
-//! by their kind. Independent of file contents.
+//! by their kind. This module is independent of file contents.
 
 use std::fmt;
 use std::fs::{self, File, FileType, Metadata};

@@ -1,7 +1,8 @@
 //! Computes natural log-probabilities from the model's own logits.
 //!
 //! **Invariant:** `top` is sorted best first, equal ones by ascending id. Sums are f64 in the order
-//! of ids. Independent of bias, penalties and filters, which express the caller's preferences.
+//! of ids. This module is independent of bias, penalties and filters, which express the caller's
+//! preferences.
 
 use crate::ids::TokenId;
 use crate::sample::candidates::{CandidateScratch, Candidates, index};

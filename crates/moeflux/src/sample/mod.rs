@@ -10,7 +10,7 @@
 //! 6. **draw** takes one number from the seeded generator, whatever the filters kept.
 //!
 //! **Invariant:** the token depends only on logits, history, mask, config and the number of earlier
-//! draws. It is never a masked one. Independent of text.
+//! draws. It is never a masked one. This module is independent of text.
 
 mod config;
 mod defaults;

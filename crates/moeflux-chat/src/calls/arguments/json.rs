@@ -2,9 +2,9 @@
 //!
 //! Valid JSON passes through unchanged. Invalid text with only one possible meaning is repaired:
 //! line breaks and unknown escapes in strings, single quotes, Python's names, keys without quotes,
-//! a surplus comma or (before a key) a missing one, unclosed brackets.
-//! **Invariant:** once a value is done, the output is one JSON value that other parsers accept;
-//! before that it is the beginning of one and does not end inside an escape. Independent of calls.
+//! a surplus comma or (before a key) a missing one, unclosed brackets. **Invariant:** once a value
+//! is done, the output is one JSON value that other parsers accept; before that it is the beginning
+//! of one and does not end inside an escape. This module is independent of calls.
 
 use serde_json::Value as Json;
 

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** the result matches exactly what JavaScript would match (with the flag `u`, but as
 //! lenient about single brackets as without it), or there is an error that names the untranslatable
-//! part. Independent of schemas.
+//! part. This module is independent of schemas.
 
 use std::iter::Peekable;
 use std::str::Chars;

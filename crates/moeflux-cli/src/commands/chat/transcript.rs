@@ -1,7 +1,7 @@
 //! A conversation: what was said, and what may be said next.
 //!
 //! **Invariant:** calls of the last answer get their results in order, and nothing else is said
-//! before each has one. Independent of models and terminals.
+//! before each has one. This module is independent of models and terminals.
 
 use moeflux_chat::{Assistant, Call, Conversation, Ending, Tool, ToolResult, Turn};
 

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** no token is predicted twice. Each window begins with the tokens that the model
 //! expects at the start of every text (its BOS token, if it has one), unscored; a token with none
-//! before it in its window is not predicted. Independent of models and tokenizers.
+//! before it in its window is not predicted. This module is independent of models and tokenizers.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! Popular cards as described by their vendors: memory, its rate, and the link to the host.
 //!
 //! **Invariant:** nothing here was measured, and all output of these figures says so. The rate is
-//! the width of the bus times the rate of a pin; memory is in powers of 1024. Independent of models
-//! and machines.
+//! the width of the bus times the rate of a pin; memory is in powers of 1024. This module is
+//! independent of models and machines.
 
 use crate::model::needs::float;
 

@@ -1,6 +1,6 @@
 //! Where the experts of a model are in its files, layer by layer.
 //!
-//! **Invariant:** nothing here changes while the model runs. Knows no slot and no read.
+//! **Invariant:** nothing here changes while the model runs. This module knows no slot and no read.
 
 use std::path::PathBuf;
 use std::sync::Arc;

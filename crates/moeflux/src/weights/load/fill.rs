@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** every target is filled completely, compared and checked, or there is an error.
 //! Bytes are hashed while they are in the cache, right after the read, so a comparison needs no
-//! second pass over memory. Knows extents and scales, never shapes.
+//! second pass over memory. This module knows extents and scales, never shapes.
 
 use std::hash::Hasher as _;
 use std::ops::Range;

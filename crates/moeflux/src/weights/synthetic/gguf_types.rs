@@ -1,6 +1,7 @@
 //! Chooses the type of each matrix of a GGUF file, as llama.cpp's quantiser does.
 //!
-//! **Invariant:** a row consists of whole blocks of its type. Knows names and widths, never values.
+//! **Invariant:** a row consists of whole blocks of its type. This module knows names and widths,
+//! never values.
 
 use std::fmt;
 

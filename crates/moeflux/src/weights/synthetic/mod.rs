@@ -1,7 +1,7 @@
 //! A synthetic checkpoint, in MLX layout or as published: for sizes, and for random models.
 //!
 //! **Invariant:** tensors are contiguous, in the order in which they were requested; names, shapes
-//! and types are those that mlx-lm would write. Knows no values.
+//! and types are those that mlx-lm would write. This module knows no values.
 
 pub(super) mod gguf_types;
 

@@ -5,7 +5,7 @@
 //! meaning. Its matcher is not used: if it gives up in the middle of a text, the library takes this
 //! for the end of the matches, and its step limit does not count lookahead. **Invariant:** a
 //! program has at most `OPS_MAX` operations; a search either finds the leftmost-first matches, or
-//! reports that its steps are used up. Knows no tokens.
+//! reports that its steps are used up. This module knows no tokens.
 
 mod matcher;
 mod sets;
