@@ -98,8 +98,8 @@ impl Known<'_> {
 
 /// Reads the parent's id from `NUMBER (NAME) STATE PARENT ..`, where the name may contain brackets.
 fn parent_of(stat: &str) -> Option<u32> {
-    let (_, behind) = stat.rsplit_once(')')?;
-    behind.split_whitespace().nth(1)?.parse().ok().filter(|it| *it > 0)
+    let (_, after) = stat.rsplit_once(')')?;
+    after.split_whitespace().nth(1)?.parse().ok().filter(|it| *it > 0)
 }
 
 fn is_launcher(program: &Path) -> bool {

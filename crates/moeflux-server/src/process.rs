@@ -51,8 +51,8 @@ fn float(n: usize, n_own: usize) -> f64 {
 /// Returns a field of `stat`, counted from the one after the name, because the name may contain
 /// blanks.
 fn value(stat: &str, place: usize) -> Option<f64> {
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    behind_name.split_whitespace().nth(place)?.parse().ok()
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(place)?.parse().ok()
 }
 
 fn cpu(stat: &str) -> Option<f64> {

@@ -48,24 +48,24 @@ pub fn packed(dir: &Path) -> TempDir {
 pub struct SimulatedCheckpoint<'a> {
     /// The checkpoint.
     pub dir: &'a Path,
-    /// Of the first drive.
+    /// Faults of the first drive.
     pub faults: Faults,
-    /// Of the mirror, if there is one.
+    /// Faults of the mirror, if there is one.
     pub mirror: Option<Faults>,
     /// Exchanges the faults of the first drive.
     pub switch: FaultSwitch,
-    /// Of both.
+    /// The block size of both drives.
     pub block_bytes: usize,
 }
 
 impl<'a> SimulatedCheckpoint<'a> {
-    /// On one drive with these faults.
+    /// Creates a checkpoint on one drive with these faults.
     pub fn new(dir: &'a Path, faults: Faults) -> Self {
         let (switch, block_bytes) = (FaultSwitch::default(), BLOCK_BYTES);
         Self { dir, faults, mirror: None, switch, block_bytes }
     }
 
-    /// An engine over it.
+    /// Opens an engine over the checkpoint.
     pub fn open(&self, config: &EngineConfig) -> Engine {
         let Self { dir, faults, mirror, switch, block_bytes } = self.clone();
         let clock = VirtualClock::default();

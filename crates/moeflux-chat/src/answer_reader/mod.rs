@@ -358,7 +358,7 @@ mod tests {
         for piece in found {
             match piece {
                 AnswerPiece::Thought(it) => {
-                    assert!(text.is_empty(), "a thought behind text");
+                    assert!(text.is_empty(), "a thought after text");
                     thought.push_str(&it);
                 }
                 AnswerPiece::Text(it) => text.push_str(&it),

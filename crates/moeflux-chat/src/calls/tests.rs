@@ -143,7 +143,7 @@ fn an_answer_of_one_json_object_is_a_call_in_every_format() {
             ("other arguments", fenced(&object.replace("city", "town"))),
             ("another kind", fenced(&object.replace("\"Bern\"", "7"))),
             ("text before", format!("Look: {}", fenced(object))),
-            ("text behind", format!("{} and so on", fenced(object))),
+            ("text after", format!("{} and so on", fenced(object))),
             ("another language", fenced(object).replace("json", "rust")),
             ("another object", fenced(r#"{"city": "Bern"}"#)),
             ("half [cut]", fenced(&object[..40])),

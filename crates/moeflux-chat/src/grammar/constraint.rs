@@ -283,7 +283,7 @@ impl Constraint {
         let is_message = self.model.thoughts.next().is_some();
         if self.pending.is_empty() && (self.body.is_bound() || is_message) {
             let after = self.thoughts.after.as_bytes().strip_prefix(rest).unwrap_or_default();
-            let after = std::str::from_utf8(after).expect("what is behind a thought is ASCII");
+            let after = std::str::from_utf8(after).expect("the text after a thought is ASCII");
             self.pending.extend(self.model.vocabulary.encode(after, is_message));
         }
         self.phase = ConstraintPhase::After;

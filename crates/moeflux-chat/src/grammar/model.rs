@@ -109,7 +109,7 @@ impl GrammarModel {
     /// Creates a matcher at the start of a grammar.
     ///
     /// # Errors
-    /// One line that says what is wrong with the grammar.
+    /// An error of one line about the grammar.
     pub(crate) fn matcher(
         &self,
         grammars: Vec<GrammarWithLexer>,

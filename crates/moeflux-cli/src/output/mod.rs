@@ -1,4 +1,4 @@
-//! What the command prints: results, pages, progress, questions, and streamed text on a terminal.
+//! The output of the command: results, pages, progress, questions, and streamed text on a terminal.
 //!
 //! This module knows no models and no options.
 

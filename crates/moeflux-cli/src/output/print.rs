@@ -27,7 +27,7 @@ pub(crate) fn line(text: &str) -> Result<()> {
 }
 
 /// Prints a message that is not a result on stderr, with harmful characters escaped.
-#[expect(clippy::print_stderr, reason = "what a command says besides its result goes there")]
+#[expect(clippy::print_stderr, reason = "notes and errors go to stderr")]
 pub(crate) fn stderr_line(text: &str) {
     eprintln!("{}", escaped(text));
 }

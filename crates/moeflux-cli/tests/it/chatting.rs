@@ -29,7 +29,7 @@ fn answers(args: &[&str], lines: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// It must fail with this line on stderr, after this output.
+/// Checks that a chat fails with this line on stderr, after this output.
 #[track_caller]
 fn fails(args: &[&str], lines: &str, (printed, words): (&str, &str)) {
     let output = chat(args, lines);

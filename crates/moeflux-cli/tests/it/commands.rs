@@ -76,9 +76,9 @@ fn a_gguf_file_is_taken_as_a_folder_is() {
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let found = moeflux(&deep);
-    let said = String::from_utf8(found.stderr).unwrap();
-    assert_eq!(found.status.code(), Some(1), "{said}");
-    assert!(said.contains("1 damaged"), "{said}");
+    let printed = String::from_utf8(found.stderr).unwrap();
+    assert_eq!(found.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("1 damaged"), "{printed}");
     let out = dir.file("c.npy");
     let out = out.to_str().unwrap();
     check_fails(&["logits", "--model", file, "--tokens", "1", "--out", out], &["checksum"]);

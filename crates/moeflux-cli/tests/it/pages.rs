@@ -21,10 +21,10 @@ const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 /// The model that the pages download; the demo model is served in its place.
 const MODEL: &str = "mlx-community/Qwen3.6-35B-A3B-4bit";
 
-/// And a random model for its GGUF file.
+/// The model whose GGUF file the pages download; a random one is served in its place.
 const GGUF: (&str, &str) = ("unsloth/Qwen3.6-35B-A3B-GGUF", "Qwen3.6-35B-A3B-UD-Q4_K_M.gguf");
 
-/// Where pages say that a server is.
+/// The server's address on the pages.
 const ADDRESS: &str = "127.0.0.1:8080";
 
 /// The parts of a page, in order.
@@ -40,7 +40,7 @@ enum PageBlock {
 fn parts(page: &str) -> Vec<PageBlock> {
     let mut parts = Vec::new();
     let mut lines = page.lines().zip(1..);
-    let mut said = String::new();
+    let mut comment = String::new();
     while let Some((text, line)) = lines.next() {
         assert!(!is_indented_command(text), "line {line}: commands stand in blocks of `sh`");
         if let Some(kind) = text.strip_prefix("```") {
@@ -48,7 +48,7 @@ fn parts(page: &str) -> Vec<PageBlock> {
             for (text, _) in lines.by_ref().take_while(|(text, _)| *text != "```") {
                 writeln!(block, "{text}").unwrap();
             }
-            let mark = said.trim_start_matches("<!-- ").trim_end_matches(" -->").to_owned();
+            let mark = comment.trim_start_matches("<!-- ").trim_end_matches(" -->").to_owned();
             match (kind, mark.split_once(": ")) {
                 ("sh", Some(("not run", _))) => {}
                 ("sh", Some(("fails", status))) => {
@@ -62,17 +62,17 @@ fn parts(page: &str) -> Vec<PageBlock> {
                 (_, None) if mark.is_empty() => {}
                 _ => panic!("line {line}: `{mark}` means nothing for a block of `{kind}`"),
             }
-            said.clear();
+            comment.clear();
         } else if text.starts_with("<!--") {
-            text.clone_into(&mut said);
+            text.clone_into(&mut comment);
         } else if !text.is_empty() {
-            said.clear();
+            comment.clear();
         }
     }
     parts
 }
 
-/// Code without a fence would pass untried.
+/// Code without a fence would not be run.
 fn is_indented_command(text: &str) -> bool {
     let commands = ["moeflux ", "cargo ", "curl ", "./"];
     text.strip_prefix("    ").is_some_and(|code| commands.iter().any(|it| code.starts_with(it)))
@@ -151,10 +151,13 @@ impl PageShell {
         let commands = format!("exec {commands}");
         let mut child = self.shell(&commands).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
+        let mut printed = String::new();
         let address = loop {
-            assert!(stderr.read_line(&mut said).unwrap() > 0, "{commands}: it ended with {said}");
-            if let Some((_, rest)) = said.split_once(" at http://") {
+            assert!(
+                stderr.read_line(&mut printed).unwrap() > 0,
+                "{commands}: it ended with {printed}"
+            );
+            if let Some((_, rest)) = printed.split_once(" at http://") {
                 break rest.split_whitespace().next().unwrap().to_owned();
             }
         };

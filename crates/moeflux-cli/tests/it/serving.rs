@@ -22,11 +22,11 @@ impl ServerProcess {
         command.arg("serve").args(args).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
+        let mut printed = String::new();
         let address = loop {
-            said.clear();
-            assert!(stderr.read_line(&mut said).unwrap() > 0, "it ended before it served");
-            if let Some((_, rest)) = said.split_once(" at http://") {
+            printed.clear();
+            assert!(stderr.read_line(&mut printed).unwrap() > 0, "it ended before it served");
+            if let Some((_, rest)) = printed.split_once(" at http://") {
                 break rest.split_whitespace().next().unwrap().to_owned();
             }
         };
@@ -80,8 +80,8 @@ fn the_demo_model_answers_and_the_process_ends_well() {
     assert_eq!(listed["data"][0]["max_model_len"], 512, "{listed}");
     #[cfg(unix)]
     {
-        let said = end(&mut server);
-        assert!(said.contains("prompt") && !said.contains("Vec::push"), "{said}");
+        let printed = end(&mut server);
+        assert!(printed.contains("prompt") && !printed.contains("Vec::push"), "{printed}");
     }
 }
 
@@ -109,9 +109,9 @@ fn end(server: &mut ServerProcess) -> String {
     let id = server.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
-    let mut said = String::new();
-    server.stderr.read_to_string(&mut said).unwrap();
-    said
+    let mut printed = String::new();
+    server.stderr.read_to_string(&mut printed).unwrap();
+    printed
 }
 
 #[cfg(unix)]
@@ -123,11 +123,11 @@ fn prompts_are_logged_only_on_request() {
     {
         let mut server = ServerProcess::start(&[&["--port", "0"], options].concat(), &[]);
         server.json("POST /v1/completions", &body);
-        let said = end(&mut server);
-        assert_eq!(said.contains("Zebra"), is_logged, "{said}");
+        let printed = end(&mut server);
+        assert_eq!(printed.contains("Zebra"), is_logged, "{printed}");
         // The log's terminal shows nothing that clients could use to control it.
         let is_harmful = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
-        assert!(!said.contains(is_harmful), "{said:?}");
+        assert!(!printed.contains(is_harmful), "{printed:?}");
     }
 }
 

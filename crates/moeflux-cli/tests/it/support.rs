@@ -66,7 +66,7 @@ impl ModelDir {
         dir
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
@@ -168,7 +168,8 @@ fn success(output: Output, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// It must fail with status 1, nothing on stdout, and one line on stderr that has all `words`.
+/// Checks that a command fails with status 1, nothing on stdout, and one line on stderr that has
+/// all `words`.
 #[track_caller]
 pub(crate) fn check_fails(args: &[&str], words: &[&str]) {
     let output = moeflux(args);

@@ -300,9 +300,9 @@ fn several_lines_are_one_message() {
     chat.keys(&format!("/save {}\r", saved.display()));
     chat.wait_for("8 messages in");
     let messages = messages(&saved);
-    let said: Vec<&str> =
+    let printed: Vec<&str> =
         messages.iter().step_by(2).map(|it| it["content"].as_str().unwrap()).collect();
-    assert_eq!(said, ["one\ntwo\\\nthree", "one\ntwo", "one\ntwo", "one\ntwo"]);
+    assert_eq!(printed, ["one\ntwo\\\nthree", "one\ntwo", "one\ntwo", "one\ntwo"]);
     chat.leave();
 }
 

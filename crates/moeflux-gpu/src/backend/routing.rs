@@ -1,4 +1,5 @@
-//! What the last routers chose and guessed: the shapes of their output, and its copies on the host.
+//! The choices and guesses of the last routers: the shapes of their output, and its copies on the
+//! host.
 //!
 //! **Invariant:** stored routes name experts that exist. This module knows no queue: the backend
 //! copies values from the device.

@@ -138,7 +138,7 @@ fn transient_faults_end_with_the_right_logits() {
     }
 }
 
-/// Whatever ends in an error leaves an engine that goes on where the drive does.
+/// After every error, the engine works again when the drive does.
 #[test]
 fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     needs_gpu!();
@@ -153,7 +153,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
                 n_runs += 1;
             }
             faults.set(Faults::default());
-            assert!(it.runs(&engine, &format!("{experts:?}, behind all of them")));
+            assert!(it.runs(&engine, &format!("{experts:?}, after all of them")));
             assert_eq!(engine.stream_stats().unwrap().n_slots, n_slots_of(experts), "{experts:?}");
         }
     }
@@ -260,11 +260,11 @@ fn sessions_beside_each_other_fail_each_for_itself() {
             });
         }
         faults.set(Faults::default());
-        assert!(it.runs(&engine, &format!("{experts:?}, behind all of them")));
+        assert!(it.runs(&engine, &format!("{experts:?}, after all of them")));
     }
 }
 
-/// Someone copies another model over this one, or the copy breaks off.
+/// Another model is copied over this one, completely or in part.
 #[test]
 fn a_file_cut_or_written_to_while_the_model_runs_is_an_error_that_names_it() {
     needs_gpu!();

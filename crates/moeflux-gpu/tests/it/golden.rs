@@ -379,7 +379,7 @@ fn commands_recorded_ahead_are_not_used_for_another_step() {
     }
 }
 
-/// Its row was recorded, and so was the next one; no session owns either of them then.
+/// Its row and the next one were recorded; no session owns them afterwards.
 #[test]
 fn a_session_dropped_during_a_step_leaves_nothing_behind() {
     needs_gpu!();

@@ -296,7 +296,7 @@ fn prompts_and_answers_share_a_step() {
     for ((state, (other, _)), n) in states.into_iter().zip(alone).zip([6, 160, 5, 301, 77]) {
         let [(first, _), (second, _)] = [state, other].map(|state| it.answer(&[(state, n, 9)]));
         let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
-        assert!(first[0].iter().zip(&second[0]).all(is_near), "behind {n}");
+        assert!(first[0].iter().zip(&second[0]).all(is_near), "after {n}");
     }
 }
 

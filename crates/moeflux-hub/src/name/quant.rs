@@ -46,8 +46,8 @@ impl Quant {
         let is_edge =
             |letter: Option<char>| letter.is_none_or(|it| !it.is_ascii_alphanumeric() && it != '_');
         part.match_indices(&word).any(|(at, _)| {
-            let (before, behind) = (&part[..at], &part[at + word.len()..]);
-            is_edge(before.chars().next_back()) && is_edge(behind.chars().next())
+            let (before, after) = (&part[..at], &part[at + word.len()..]);
+            is_edge(before.chars().next_back()) && is_edge(after.chars().next())
         })
     }
 }

@@ -45,8 +45,8 @@ fn models_are_listed_with_missing_files() {
     assert_eq!(repos[1].snapshots[0].state, State::Missing { n_files: 1, first });
     // Without a listing, the index shows which files are missing.
     std::fs::remove_dir_all(bench.dir().join("trees")).unwrap();
-    let said = line(bench.cache().find(&ID.parse().unwrap()));
-    assert!(said.contains("incomplete") && said.contains(weights(2).path()), "{said}");
+    let message = line(bench.cache().find(&ID.parse().unwrap()));
+    assert!(message.contains("incomplete") && message.contains(weights(2).path()), "{message}");
 }
 
 #[test]
@@ -91,8 +91,8 @@ fn targets_of_links_are_not_removed() {
 
     // A model that lies elsewhere as a whole is refused.
     symlink(outside.join("dir"), bench.dir()).unwrap();
-    let said = line(bench.cache().removal(&ID.parse().unwrap()));
-    assert!(said.contains("is a link to") && said.contains("by hand"), "{said}");
+    let message = line(bench.cache().removal(&ID.parse().unwrap()));
+    assert!(message.contains("is a link to") && message.contains("by hand"), "{message}");
     assert!(outside.join("dir/file").is_file());
     std::fs::remove_dir_all(outside).unwrap();
 }
@@ -134,8 +134,8 @@ fn a_model_that_is_being_downloaded_stays() {
     let lock = std::fs::read_dir(&locks).unwrap().next().unwrap().unwrap().path();
     let held = std::fs::File::open(&lock).unwrap();
     held.lock().unwrap();
-    let said = line(bench.cache().removal(&ID.parse().unwrap()));
-    assert!(said.contains("is being downloaded"), "{said}");
+    let message = line(bench.cache().removal(&ID.parse().unwrap()));
+    assert!(message.contains("is being downloaded"), "{message}");
     drop(held);
     bench.cache().removal(&ID.parse().unwrap()).unwrap();
 }

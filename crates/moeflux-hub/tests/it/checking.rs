@@ -168,8 +168,8 @@ fn damaged_files_do_not_look_whole_during_repair() {
         false => HubFault::Nothing,
     });
     assert!(line(bench.pull(ID)).contains("given up"));
-    let said = line(bench.cache().find(&ID.parse().unwrap()));
-    assert!(said.contains("incomplete") && said.contains(weights(1).path()), "{said}");
+    let message = line(bench.cache().find(&ID.parse().unwrap()));
+    assert!(message.contains("incomplete") && message.contains(weights(1).path()), "{message}");
     bench.server.faults(|_, _| HubFault::Nothing);
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, 100_000);
     check_whole(&bench);

@@ -35,9 +35,9 @@ fn check_fails(
 ) -> Bench {
     let bench = Bench::new();
     bench.server.faults(hook);
-    let said = line(bench.pull(ID));
+    let message = line(bench.pull(ID));
     for word in words {
-        assert!(said.contains(word), "`{word}` is not in: {said}");
+        assert!(message.contains(word), "`{word}` is not in: {message}");
     }
     assert!(!bench.dir().join("refs/main").exists(), "nothing names what is not whole");
     bench.server.faults(|_, _| HubFault::Nothing);
@@ -101,9 +101,9 @@ fn a_server_that_stays_away_is_an_error() {
         moeflux_hub::Trust::Marks,
         moeflux_hub::StopFlag::default(),
     );
-    let said = line(crate::support::pull(&hub, ID, &[]));
+    let message = line(crate::support::pull(&hub, ID, &[]));
     let host = url.strip_prefix("http://").unwrap();
-    assert!(said.contains(host) && said.contains("given up after 4"), "{said}");
+    assert!(message.contains(host) && message.contains("given up after 4"), "{message}");
 }
 
 #[test]
@@ -137,8 +137,11 @@ fn wrong_bytes_are_refused_and_only_they_are_fetched_again() {
         let is_wrong = seen.is_cdn && seen.path.contains(&etag);
         if is_wrong { HubFault::Flip(50_000) } else { HubFault::Nothing }
     });
-    let said = line(bench.pull(ID));
-    assert!(words.iter().all(|it| said.contains(it)) && said.contains(wrong.etag()), "{said}");
+    let message = line(bench.pull(ID));
+    assert!(
+        words.iter().all(|it| message.contains(it)) && message.contains(wrong.etag()),
+        "{message}"
+    );
     assert!(!bench.dir().join("refs/main").exists());
     assert!(!bench.dir().join("blobs").join(wrong.etag()).exists());
     bench.check_tidy();
@@ -192,8 +195,8 @@ fn wrong_lengths_are_refused() {
         files.retain(|it| it.path() != weights(1).path());
         files.push(weights(1).listed_with(listed));
         bench.server.put(ID, Access::Open, FIRST, &files);
-        let said = line(crate::support::pull(&bench.hub(), ID, &["model-00001*"]));
-        assert!(said.contains(words), "{said}");
+        let message = line(crate::support::pull(&bench.hub(), ID, &["model-00001*"]));
+        assert!(message.contains(words), "{message}");
     }
 }
 
@@ -216,8 +219,8 @@ fn an_expired_address_is_requested_again() {
 #[test]
 fn an_unknown_model_is_an_error_and_an_empty_one_has_no_files() {
     let bench = Bench::empty();
-    let said = line(bench.resolve(ID));
-    assert!(said.contains("does not know owner/model"), "{said}");
+    let message = line(bench.resolve(ID));
+    assert!(message.contains("does not know owner/model"), "{message}");
     bench.server.put(ID, Access::Open, FIRST, &[]);
     assert!(bench.resolve(ID).unwrap().chosen().next().is_none());
 }
@@ -244,8 +247,8 @@ fn a_list_of_files_has_limits() {
         let bench = Bench::empty();
         bench.server.put(ID, Access::Open, FIRST, &files);
         bench.server.set_page(page);
-        let said = line(bench.resolve(&wanted));
-        assert!(said.contains(words) && said.len() < 300, "{said}");
+        let message = line(bench.resolve(&wanted));
+        assert!(message.contains(words) && message.len() < 300, "{message}");
     }
     let bench = Bench::empty();
     bench.server.put(ID, Access::Open, FIRST, &small(1000));
@@ -267,8 +270,8 @@ fn texts_of_a_hub_are_escaped() {
         true => HubFault::Status(500, &[]),
         false => HubFault::Nothing,
     });
-    let said = line(bench.pull(ID));
-    assert!(said.contains("evil\\u{202e}\\u{2066}.safetensors: "), "{said}");
+    let message = line(bench.pull(ID));
+    assert!(message.contains("evil\\u{202e}\\u{2066}.safetensors: "), "{message}");
     let bench = Bench::empty();
     bench.server.put(
         ID,
@@ -276,8 +279,8 @@ fn texts_of_a_hub_are_escaped() {
         FIRST,
         &[HubFile::new("a\x1b[2J\n", HostedContents::new(b""))],
     );
-    let said = line(crate::support::pull(&bench.hub(), ID, &["*"]));
-    assert!(said.contains("the file name `a\\u{1b}[2J\\n`"), "{said}");
+    let message = line(crate::support::pull(&bench.hub(), ID, &["*"]));
+    assert!(message.contains("the file name `a\\u{1b}[2J\\n`"), "{message}");
 }
 
 #[test]

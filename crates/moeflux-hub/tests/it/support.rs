@@ -16,13 +16,13 @@ use moeflux_testing::temp_dir::TempDir;
 /// The repository of most tests.
 pub(crate) const ID: &str = "owner/model";
 
-/// Its first commit.
+/// The first commit of the model.
 pub(crate) const FIRST: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Another one.
+/// Another commit of the model.
 pub(crate) const SECOND: &str = "89abcdef0123456789abcdef0123456789abcdef";
 
-/// Of the tests' downloads: many pieces in small files.
+/// The size of a piece in the tests' downloads: small files have many.
 pub(crate) const PIECE: u64 = 8 << 10;
 
 /// A hub, and a cache that is empty.
@@ -33,7 +33,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// With the files of [`model`] at [`FIRST`].
+    /// Creates a hub with the files of [`model`] at [`FIRST`].
     pub(crate) fn new() -> Self {
         let bench = Self::empty();
         bench.server.put(ID, Access::Open, FIRST, &model());

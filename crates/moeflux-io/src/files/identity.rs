@@ -206,7 +206,10 @@ mod system {
         Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "other systems ask the file, which may fail")]
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "on other systems it reads the file, which may fail"
+    )]
     pub(super) fn number(_: &File, metadata: &Metadata) -> io::Result<(u64, u64)> {
         Ok((metadata.dev(), metadata.ino()))
     }

@@ -39,7 +39,7 @@ pub(crate) struct MachineLimits {
 }
 
 impl MachineLimits {
-    /// Measures them.
+    /// Measures the limits.
     pub(crate) fn measure(memory: &[u8], effort: Effort) -> Self {
         let n_all = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let mut n_threads = vec![1, n_all];

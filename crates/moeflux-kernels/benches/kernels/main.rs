@@ -28,7 +28,7 @@ use crate::timing::{Effort, per_second};
 /// A kernel that multiplies matrices.
 struct BenchKernel {
     name: &'static str,
-    /// Which limit of arithmetic it is compared with.
+    /// The limit of arithmetic that it is compared with.
     operands: Operands,
     prepare: Prepare,
     /// Tables that have it from another table.

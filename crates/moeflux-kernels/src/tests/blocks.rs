@@ -190,7 +190,7 @@ fn blocks_that_are_not_finite_are_found_from_any_byte_on() {
                 for skipped in 0..blocks.len() {
                     let found = kind.first_non_finite(skipped, &blocks[skipped..]);
                     let expected = (skipped <= decisive).then_some(2);
-                    assert_eq!(found, expected, "{kind}: {factor_at} behind {skipped}");
+                    assert_eq!(found, expected, "{kind}: {factor_at} after {skipped}");
                 }
             }
         }

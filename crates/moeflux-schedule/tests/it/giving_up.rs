@@ -1,4 +1,4 @@
-//! Jobs that are given up, and readers that are slow.
+//! Cancelled jobs, and slow clients.
 
 use moeflux::TokenId;
 use moeflux_schedule::{Job, Options, Service};

@@ -1,4 +1,4 @@
-//! Sessions that have less memory than they ask for.
+//! Sessions that have less memory than they need.
 
 use std::sync::Arc;
 
@@ -90,7 +90,7 @@ fn answers_that_can_never_fit_are_refused() {
     check(&service, [endless(tokens(40), 30)]);
 }
 
-/// Masks that break their promise.
+/// Masks that violate their contract.
 #[derive(Debug)]
 struct Broken;
 

@@ -194,7 +194,7 @@ fn open(dir: &Path, n_rows: usize) -> moeflux::Result<Engine> {
     builder.rows_per_step(n_rows).load()
 }
 
-/// Takes all memory for sessions but this.
+/// Books all memory for sessions, except that of `n_pieces` pieces of positions.
 pub(crate) fn leave_room(engine: &Engine, n_pieces: usize) {
     let mut taken = Vec::new();
     loop {
@@ -248,13 +248,13 @@ impl JobOutcome {
             }
             Event::PromptScores(scores) => self.scores.extend(scores),
             Event::Token { answer_idx, token, text } => {
-                assert_eq!(self.answers[answer_idx].finish, None, "nothing behind the end");
+                assert_eq!(self.answers[answer_idx].finish, None, "nothing after the end");
                 self.answers[answer_idx].tokens.push(token);
                 self.answers[answer_idx].text.push_str(&text);
             }
             Event::EndToken { answer_idx, token } => {
                 assert!(token.logprob.is_some(), "else it is of no interest");
-                assert_eq!(self.answers[answer_idx].finish, None, "nothing behind the end");
+                assert_eq!(self.answers[answer_idx].finish, None, "nothing after the end");
                 assert_eq!(self.end_tokens.insert(answer_idx, token), None, "one end");
             }
             Event::Finished { answer_idx, finish, rest, .. } => {
@@ -335,7 +335,7 @@ impl TestJob {
         self.outcome.0.lock().unwrap().clone()
     }
 
-    /// Gives the job up.
+    /// Cancels the job.
     pub(crate) fn give_up(&mut self) {
         self.ticket = None;
     }
@@ -358,7 +358,7 @@ pub(crate) fn paused<const N: usize>(service: &Service, jobs: [Job; N]) -> [Test
     })
 }
 
-/// Paused answers go on, and are as alone.
+/// Resumes paused answers, and checks that they are the same as alone.
 pub(crate) fn check_they_go_on(service: &Service, paused: &[TestJob], n_context: usize) {
     for test_job in paused {
         let n_tokens_max = test_job.job.n_answers * test_job.job.n_tokens_max.expect("a limit");

@@ -1,4 +1,4 @@
-//! Clients that go away at every stage: their work is given up, and that of others goes on.
+//! Clients that disconnect at every stage: their jobs are cancelled, and those of others continue.
 
 use std::io::Write;
 

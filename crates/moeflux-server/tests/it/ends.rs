@@ -1,4 +1,4 @@
-//! How a server comes to an end.
+//! The shutdown of a server.
 
 use std::net::TcpStream;
 use std::time::Duration;

@@ -36,7 +36,7 @@ fn requests_for_foreign_hosts_are_refused() {
     assert_eq!(server.ask(b"GET / HTTP/1.1\r\n\r\n").status, 400);
 }
 
-/// Proxies differ in which of two hosts they go by.
+/// Proxies differ in their choice between two hosts.
 #[test]
 fn a_request_names_one_host() {
     let server = Running::new();

@@ -1,4 +1,4 @@
-//! Answers that come back in a history, in other words than they were sampled in.
+//! Answers that a client sends back in the history, tokenised differently from the sampled ones.
 
 use serde_json::{Value as Json, json};
 

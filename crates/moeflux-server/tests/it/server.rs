@@ -100,7 +100,7 @@ impl Running {
         running
     }
 
-    /// Answers with another service from now on, by this name.
+    /// Replaces the service by another one with this name.
     pub(crate) fn serve_another(&self, name: &str) -> Arc<Service> {
         let open = Box::new(|| open(None, CONTEXT));
         let service = Service::start(open, Arc::clone(&self.text), Options::new(CONTEXT));
@@ -115,7 +115,7 @@ impl Running {
         self.opener.send(true).unwrap();
     }
 
-    /// Lets the engine that is held fail.
+    /// Makes the delayed opening of the engine fail.
     pub(crate) fn fail(&self) {
         self.opener.send(false).unwrap();
     }

@@ -1,7 +1,7 @@
 //! A hub for tests: its API, its files, and a second server that it sends clients to for large
-//! ones, with every fault that a test asks for.
+//! ones, with faults on request.
 //!
-//! It answers as the real one did where others wrote that down: `/api/models/ID/revision/REV`, the
+//! It answers like the real hub, as far as that is documented: `/api/models/ID/revision/REV`, the
 //! tree by pages with `Link`, `/ID/resolve/REV/FILE` with `X-Repo-Commit`, a redirect on the same
 //! host for small files and to another one with a signature for large ones.
 
@@ -78,7 +78,7 @@ pub enum HubFault {
     Encoded,
 }
 
-/// Chooses the fault of a request, given how many requests for the same path came before.
+/// Chooses the fault of a request, given the number of earlier requests for the same path.
 type FaultHook = Box<dyn Fn(&ReceivedRequest, usize) -> HubFault + Send>;
 
 /// The state that the threads of a hub share.
@@ -90,7 +90,7 @@ struct HubState {
     page: Mutex<usize>,
     /// The only signature that the server of large files takes.
     signature: AtomicU64,
-    /// Of files, sent to anybody.
+    /// Bytes of files sent to all clients.
     n_bytes: AtomicU64,
     n_connections: AtomicU64,
     streams: Mutex<Vec<TcpStream>>,
@@ -162,7 +162,7 @@ impl HubServer {
         *self.state.page.lock().unwrap() = n_entries;
     }
 
-    /// Addresses that were given out so far are worth nothing any more.
+    /// Makes all addresses expire that were returned so far.
     pub fn expire(&self) {
         self.state.signature.fetch_add(1, Ordering::SeqCst);
     }

@@ -58,7 +58,7 @@ pub struct BackendUnderTest {
     pub is_exact: bool,
     /// Whether it takes kernels of the CPU, all of which must give the same.
     pub has_tables: bool,
-    /// Which cases it is asked to run.
+    /// The cases that it must run.
     pub covers: fn(&CaseMaker) -> bool,
     /// One of this number of cases is also run in other steps, saved, restored and reset: a case
     /// takes seconds on a driver that computes in software.
@@ -292,7 +292,7 @@ impl BackendUnderTest {
         CaseRun::whole(case, self.backend(case).as_mut(), schedule)
     }
 
-    /// Steps do not change values, nor does a session that was there before.
+    /// Checks that neither the division into steps nor an earlier session changes values.
     fn check_steps(&self, id: CaseId, case: &OpCase, expected: &CaseOutcome) {
         let one_by_one = self.run(case, Schedule::OneByOne);
         self.check_same(id, "one by one", &one_by_one, expected);

@@ -277,7 +277,7 @@ mod tests {
         let Placement::Streaming { n_slots } = placement else { panic!("{placement:?}") };
         assert!(needs.bytes() + shape.bytes(n_slots) <= UNSAID_BYTES);
         assert_eq!(n_slots, 255);
-        // A model that does not fit is refused with what it needs.
+        // A model that does not fit is refused with its needs.
         let needs = FixedNeeds { resident_bytes: 5 * gib, ..NEEDS };
         assert!(matches!(place(&needs, &experts, limit_bytes), Err(Error::NoRoom { .. })));
     }

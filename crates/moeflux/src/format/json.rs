@@ -84,8 +84,8 @@ fn with_texts(json: &str) -> Cow<'_, str> {
 /// word does not match.
 fn word_at(text: &str) -> Option<&'static str> {
     let word = WORDS.into_iter().find(|word| text.starts_with(word))?;
-    let behind = text.get(word.len()..)?.trim_start_matches([' ', '\t', '\r', '\n']);
-    matches!(behind.chars().next(), None | Some(',' | ']' | '}')).then_some(word)
+    let after = text.get(word.len()..)?.trim_start_matches([' ', '\t', '\r', '\n']);
+    matches!(after.chars().next(), None | Some(',' | ']' | '}')).then_some(word)
 }
 
 #[cfg(test)]

@@ -333,7 +333,7 @@ pub struct KindCount {
     pub n_bytes: u64,
 }
 
-/// All that is bound, and what was skipped.
+/// All bound tensors, and the skipped ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     /// Indexed by [`MatrixId`].

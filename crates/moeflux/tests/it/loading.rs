@@ -159,7 +159,7 @@ fn sums_of_another_model_are_refused_with_a_way_out() {
     open(other.path(), &unchecked()).unwrap();
 }
 
-/// Makes the factor of a block infinite; answers the first byte of the block.
+/// Makes the factor of a block infinite. Returns the offset of the block.
 fn spoil_block(dir: &Path, tensor: &str, block_idx: u64) -> u64 {
     let checkpoint = Checkpoint::open(dir).unwrap();
     let entry = checkpoint.tensors.values().find(|entry| entry.name == tensor).expect(tensor);
@@ -181,8 +181,8 @@ fn blocks_that_are_not_finite_are_refused_wherever_they_go() {
     let is_damaged = |dir: &Path, at: u64| {
         let found = verify(dir, 2, &mut |_| ControlFlow::Continue(())).unwrap();
         let [damage] = found.damages.as_slice() else { panic!("{:?}", found.damages) };
-        let said = damage.to_string();
-        assert!(said.contains(&format!("at byte {at} is NaN or infinite")), "{said}");
+        let message = damage.to_string();
+        assert!(message.contains(&format!("at byte {at} is NaN or infinite")), "{message}");
     };
     let dir = TempDir::copy_of(&case.dir);
     let at = spoil_block(dir.path(), "blk.0.attn_q.weight", 3);
@@ -233,7 +233,7 @@ fn exponents_that_are_not_finite_are_refused_wherever_they_go() {
 /// A change of a model's file while it is loaded.
 #[derive(Clone, Copy, Debug)]
 enum Meddling {
-    /// Another file of the same length gets its name.
+    /// Another file of the same length replaces it.
     Replace,
     /// A byte is written.
     Write,

@@ -28,7 +28,7 @@ pub(crate) enum JsonProgress {
 /// Reads one value.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonReader {
-    /// The closing brackets of what is open.
+    /// The closing brackets of the open objects and lists.
     open: Vec<char>,
     state: JsonState,
     /// Text that is not certain yet: a word, the beginning of an escape, or a comma and the
@@ -36,7 +36,7 @@ pub(crate) struct JsonReader {
     buffer: String,
 }
 
-/// What a [`JsonReader`] expects next, or is in.
+/// The position of a [`JsonReader`]: the part that it expects next, or is reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JsonState {
     /// Expects a value.

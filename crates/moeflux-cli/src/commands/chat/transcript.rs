@@ -1,4 +1,4 @@
-//! A conversation: what was said, and what may be said next.
+//! A conversation: its turns so far, and the turns that may follow.
 //!
 //! **Invariant:** calls of the last answer get their results in order, and nothing else is said
 //! before each has one. This module is independent of models and terminals.

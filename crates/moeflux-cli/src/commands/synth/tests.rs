@@ -146,8 +146,8 @@ fn every_family_binds_with_nothing_left_over() {
     for config in families() {
         let temp = TempDir::new();
         let args = args(&temp, &config);
-        let said = synth(&args).unwrap();
-        assert!(said.contains("moeflux generate --model"), "{said}");
+        let message = synth(&args).unwrap();
+        assert!(message.contains("moeflux generate --model"), "{message}");
 
         let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
         let bare = BareConfig::open(&args.config).unwrap();
@@ -188,8 +188,8 @@ fn published_formats_of_experts_bind_and_are_checked() {
         for config in families() {
             let temp = TempDir::new();
             let args = SynthArgs { experts: Some(format), group, ..args(&temp, &config) };
-            let said = synth(&args).unwrap();
-            assert!(said.contains("with experts in"), "{said}");
+            let message = synth(&args).unwrap();
+            assert!(message.contains("with experts in"), "{message}");
             let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
             let bare = BareConfig::open(&args.config).unwrap();
             let synthetic = bare.blueprint_as(format.kind(group)).unwrap().manifest;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::support::{ModelDir, moeflux_in, stdout_in};
 
-/// Of 20, as the model's card promises.
+/// Right answers out of 20 that the model's card promises.
 const N_RIGHT_MIN: usize = 16;
 
 /// Room for any of these chats.
@@ -83,11 +83,11 @@ fn questions_in_phrasings_that_training_never_saw() {
     check("questions.json", |chat, case| {
         let question = case["question"].as_str().unwrap();
         let answer = chat.answer(question, None, 160).to_lowercase();
-        let said = answer.rsplit("</think>").next().unwrap_or_default();
+        let printed = answer.rsplit("</think>").next().unwrap_or_default();
         let accepted = case["accept"].as_array().unwrap();
         let is_right =
-            accepted.iter().any(|it| said.contains(&it.as_str().unwrap().to_lowercase()));
-        is_right.then_some(()).ok_or_else(|| format!("{question}\n    {}", said.trim()))
+            accepted.iter().any(|it| printed.contains(&it.as_str().unwrap().to_lowercase()));
+        is_right.then_some(()).ok_or_else(|| format!("{question}\n    {}", printed.trim()))
     });
 }
 

@@ -90,9 +90,9 @@ fn a_prompt_may_be_in_a_file() {
     let bad = ["generate", "--prompt-file", bad.to_str().unwrap()];
     check_fails(&[&bad[..], &common].concat(), &["bad.txt", "not UTF-8 at byte 3"]);
     let none = moeflux(&["generate"]);
-    let said = String::from_utf8(none.stderr).unwrap();
-    assert_eq!(none.status.code(), Some(2), "{said}");
-    assert!(said.contains("<PROMPT|--prompt-file <FILE>|--messages <FILE>>"), "{said}");
+    let printed = String::from_utf8(none.stderr).unwrap();
+    assert_eq!(none.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("<PROMPT|--prompt-file <FILE>|--messages <FILE>>"), "{printed}");
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn a_mirror_that_nothing_is_read_from_is_named() {
     let note = |more: &[&str]| {
         let args = [&["Hello", "-n", "2", "--mirror", mirror.to_str().unwrap()][..], more].concat();
         let output = command(&dir, &args).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{said}");
-        said.contains("note: the mirror ")
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{printed}");
+        printed.contains("note: the mirror ")
     };
     assert!(note(&[]) && !note(&["--slots", "4"]));
 }
@@ -118,11 +118,11 @@ fn a_mirror_of_another_seed_is_refused_in_one_line() {
     stdout_of(&["synth", "--config", config, "--out", mirror, "--seed", "5"]);
     let args = ["Hello", "-n", "2", "--slots", "4", "--mirror", mirror];
     let output = command(&dir, &args).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    let last = said.lines().last().unwrap();
-    assert!(last.contains(mirror) && last.contains("of the mirror is not a copy of"), "{said}");
-    assert!(last.contains(", of tensor `") && last.contains("differs"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    let last = printed.lines().last().unwrap();
+    assert!(last.contains(mirror) && last.contains("of the mirror is not a copy of"), "{printed}");
+    assert!(last.contains(", of tensor `") && last.contains("differs"), "{printed}");
 }
 
 #[cfg(unix)]

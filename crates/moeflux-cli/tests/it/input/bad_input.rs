@@ -127,9 +127,9 @@ fn a_file_of_something_else_beside_the_model() {
 fn memory_without_a_unit() {
     for (given, meant) in [("24", "24G"), ("0", "24G"), ("512K", "512G")] {
         let output = crate::support::moeflux(&["bench", "--memory", given]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("too few for any model") && said.contains(meant), "{said}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains("too few for any model") && printed.contains(meant), "{printed}");
     }
 }
 
@@ -145,11 +145,11 @@ fn the_least_memory_that_an_error_names_is_enough() {
     };
     for _ in 0..20 {
         let refused = run("2M");
-        let said = String::from_utf8(refused.stderr).unwrap();
-        let (_, behind) = said.split_once('(').unwrap();
-        let (least, _) = behind.split_once(" bytes)").unwrap();
+        let printed = String::from_utf8(refused.stderr).unwrap();
+        let (_, after) = printed.split_once('(').unwrap();
+        let (least, _) = after.split_once(" bytes)").unwrap();
         let enough = run(&least.replace(',', ""));
-        assert!(enough.status.success(), "{said}{}", String::from_utf8_lossy(&enough.stderr));
+        assert!(enough.status.success(), "{printed}{}", String::from_utf8_lossy(&enough.stderr));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Names and texts of others on their way to a terminal: nothing in them does anything there.
+//! Foreign names and texts that are printed to a terminal: their control characters are escaped.
 
 use std::fs;
 use std::io::Read as _;
@@ -20,12 +20,12 @@ fn is_harmful(letter: char) -> bool {
 #[track_caller]
 fn check_fails(args: &[&str], words: &[&str]) {
     let output = moeflux(args);
-    let said = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap()).concat();
-    assert_ne!(output.status.code(), Some(0), "{args:?}: {said}");
-    assert!(!said.contains(is_harmful) && said.len() < 10_000, "{args:?}: {said:.2000?}");
-    assert!(said.starts_with("error: ") || said.contains("\nerror: "), "{said}");
+    let printed = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap()).concat();
+    assert_ne!(output.status.code(), Some(0), "{args:?}: {printed}");
+    assert!(!printed.contains(is_harmful) && printed.len() < 10_000, "{args:?}: {printed:.2000?}");
+    assert!(printed.starts_with("error: ") || printed.contains("\nerror: "), "{printed}");
     for word in words {
-        assert!(said.contains(word), "{args:?}: `{word}` is not in {said}");
+        assert!(printed.contains(word), "{args:?}: `{word}` is not in {printed}");
     }
 }
 
@@ -94,9 +94,9 @@ fn branches_and_folders_in_lists_are_harmless() {
         command.env_remove("HF_HUB_CACHE");
         let output = command.output().unwrap();
         assert!(output.status.success());
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(!said.contains(is_harmful), "{said:?}");
-        said
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(!printed.contains(is_harmful), "{printed:?}");
+        printed
     };
     let page = list(&[], ".");
     assert!(page.contains("x\\u{1b}[2J\\u{7}\\u{9b}31m\\u{202e}\\n "), "{page}");

@@ -160,8 +160,8 @@ fn the_least_memory_is_the_least_that_works() {
     let stderr = String::from_utf8(too_small.stderr).unwrap();
     assert_eq!(too_small.status.code(), Some(1), "{stderr}");
     // With all of it nothing is streamed, one slot less is.
-    let said = |memory: u64| String::from_utf8(run(memory).stderr).unwrap();
-    let (whole, less) = (said(all), said(all - slot));
+    let printed = |memory: u64| String::from_utf8(run(memory).stderr).unwrap();
+    let (whole, less) = (printed(all), printed(all - slot));
     assert!(whole.contains("8 of 8 in memory"), "{whole}");
     assert!(!less.contains("8 of 8 in memory") && less.contains("of 8 in memory"), "{less}");
     // `plan` refuses the budgets that the engine refuses.
@@ -326,10 +326,10 @@ fn figures_of_a_busy_machine_are_shown_and_not_kept() {
         assert!(page.contains(words), "{page}");
     }
 
-    let said = stdout_in(&cache, &["doctor", "--forget"]);
-    let lines: Vec<&str> = said.lines().collect();
+    let printed = stdout_in(&cache, &["doctor", "--forget"]);
+    let lines: Vec<&str> = printed.lines().collect();
     assert!(lines[0].starts_with("forgotten, in ") && lines[0].contains("measured-1.json"));
-    assert!(lines[1].starts_with("* memory ") && lines[2].starts_with("* drive "), "{said}");
+    assert!(lines[1].starts_with("* memory ") && lines[2].starts_with("* drive "), "{printed}");
     assert!(source().starts_with("assumed"), "{}", source());
     assert!(stdout_in(&cache, &["doctor", "--forget"]).starts_with("nothing to forget: "));
 }

@@ -49,11 +49,11 @@ fn text_and_conversations_follow_the_metadata() {
 fn a_pack_answers_as_its_file_and_has_checksums() {
     let dir = ModelDir::synthetic_gguf();
     let (file, packed) = (file_of(&dir), dir.file("packed"));
-    let said = stdout_of(&["verify", text(&file)]);
+    let printed = stdout_of(&["verify", text(&file)]);
     let advice = format!("no checksums: `moeflux doctor --deep {}` writes some now", text(&file));
-    assert!(said.contains(&advice), "{said}");
-    let said = stdout_of(&["pack", text(&file), text(&packed)]);
-    assert!(said.contains("next: moeflux generate"), "{said}");
+    assert!(printed.contains(&advice), "{printed}");
+    let printed = stdout_of(&["pack", text(&file), text(&packed)]);
+    assert!(printed.contains("next: moeflux generate"), "{printed}");
     assert!(stdout_of(&["verify", text(&packed)]).contains("match their checksums"));
     for more in [&[][..], &["--chat"]] {
         let expected = answer(&file, more);

@@ -24,14 +24,14 @@ struct PullFixture {
 }
 
 impl PullFixture {
-    /// With these files.
+    /// Creates a hub with these files.
     fn new(files: &[HubFile]) -> Self {
         let server = HubServer::new();
         server.put(ID, Access::Open, COMMIT, files);
         Self { server, home: ModelDir::new() }
     }
 
-    /// With a model that can be run.
+    /// Creates a hub with a model that can be run.
     fn with_model() -> Self {
         let made = ModelDir::synthetic();
         let mut files = vec![HubFile::new("README.md", HostedContents::new(b"# A model"))];
@@ -101,7 +101,7 @@ impl PullFixture {
     }
 }
 
-fn said(child: &mut Child) -> (Option<i32>, String) {
+fn outcome(child: &mut Child) -> (Option<i32>, String) {
     let mut text = String::new();
     child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     (child.wait().unwrap().code(), text)
@@ -310,7 +310,7 @@ fn damaged_files_are_named_and_repaired() {
     }
 }
 
-/// Of these tests' downloads, which take seconds.
+/// The size of a piece in these tests' downloads, which take seconds.
 const PIECE: u64 = 64 << 10;
 const N_BYTES: u64 = 4 << 20;
 
@@ -359,7 +359,7 @@ fn ctrl_c_ends_a_download_in_good_order() {
     fixture.wait_for_bytes(N_BYTES / 4);
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    let (code, text) = said(&mut child);
+    let (code, text) = outcome(&mut child);
     assert_eq!(code, Some(130), "{text}");
     assert!(text.contains("`moeflux pull owner/model` resumes"), "{text}");
     let listed: Value = serde_json::from_str(&fixture.stdout(&["list", "--json"])).unwrap();
@@ -373,7 +373,7 @@ fn two_downloads_of_the_same_do_not_harm_each_other() {
     let fixture = slow_fixture();
     let mut children = [0; 2].map(|_| fixture.start(&SLOW_PULL));
     for child in &mut children {
-        let (code, text) = said(child);
+        let (code, text) = outcome(child);
         assert_eq!(code, Some(0), "{text}");
     }
     assert!(fixture.server.n_bytes() < N_BYTES + 10_000, "each byte is fetched once");

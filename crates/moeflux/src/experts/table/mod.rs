@@ -56,7 +56,7 @@ pub(crate) struct SlotLease {
     pub expert: ExpertIdx,
     /// The slot where it is or will be.
     pub slot: SlotIdx,
-    /// What the caller has to wait for.
+    /// Where the expert was found.
     pub lookup: Lookup,
 }
 

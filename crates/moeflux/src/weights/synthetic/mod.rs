@@ -178,7 +178,7 @@ impl<'a> SyntheticBuilder<'a> {
 
     pub(super) fn take(&mut self, name: &str) -> FoundTensor {
         self.untaken.remove(name).unwrap_or_else(|| {
-            // Every path of the binder creates what it takes.
+            // Every path of the binder creates the tensors that it requests.
             unreachable!("imagined tensor `{name}` is bound twice, or before it was imagined")
         })
     }

@@ -77,7 +77,7 @@ fn two_models_of_the_same_lengths_and_times_are_never_mixed() {
     }
 }
 
-/// Where no sample is taken: of a tensor that is carried along and not run.
+/// The change is in a tensor that is copied but not run, of which no sample is compared.
 #[test]
 fn output_of_a_possibly_changed_file_is_made_again() {
     let case = "qwen3_5_moe-bf16";

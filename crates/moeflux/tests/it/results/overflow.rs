@@ -30,7 +30,7 @@ fn ways() -> Vec<(String, EngineConfig)> {
     ways
 }
 
-/// Every way of which `place_of` knows a place gives an error that names it.
+/// Every configuration with a place in `place_of` gives an error that names the place.
 #[track_caller]
 fn check(tensor: &str, value: f32, place_of: &dyn Fn(&str) -> Option<&'static str>) {
     let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");

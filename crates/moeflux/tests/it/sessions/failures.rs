@@ -306,7 +306,7 @@ fn a_checkpoint_that_fails_leaves_the_session_whole() {
         n_fed += usize::from(n_held == 7);
         assert!(feed_all(&mut session, &case.tokens[n_held..9]) == expected[n_held..9]);
     }
-    assert!(n_fed > 0, "no copy failed behind the last row");
+    assert!(n_fed > 0, "no copy failed after the last row");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Sessions: company, ways back, saved states, refusals. On the CPU backend, bit for bit.
+//! Sessions on the CPU backend, bit for bit: shared steps, rewinding, saved states, refusals.
 
 mod failures;
 mod scripts;

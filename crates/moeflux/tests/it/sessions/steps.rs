@@ -1,5 +1,5 @@
-//! Steps of many feeds: company, waiting between layers, cancelled and failed feeds, checkpoints
-//! inside a step. On the CPU backend, bit for bit.
+//! Steps of many feeds on the CPU backend, bit for bit: other feeds, pauses between layers,
+//! cancelled and failed feeds, checkpoints inside a step.
 
 use std::sync::atomic::AtomicBool;
 
@@ -228,7 +228,7 @@ fn a_failed_expert_fails_only_sessions_that_chose_it() {
     assert!(n_failed > 10 && n_spared > 10, "{n_failed} failed, {n_spared} did not");
 }
 
-/// Positions come in pieces of 1,024, which forks share until they write.
+/// Positions are stored in pieces of 1,024, which forks share until they write.
 #[test]
 fn forks_go_their_own_ways_across_pieces() {
     for name in CASES {

@@ -62,8 +62,8 @@ pub(super) fn subjects() -> [(GoldenCase, TempDir, Vec<f32>); 3] {
     ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe", "qwen3_moe-mxfp4"].map(subject)
 }
 
-/// Those that have the matrices of all experts of a layer in one tensor: of reads that are as many
-/// and as small as a tensor per expert makes them, some fail as often as they are tried.
+/// The subjects that store the matrices of all experts of a layer in one tensor. With a tensor per
+/// expert, reads are small and numerous, and some fail at every attempt.
 pub(super) fn stacked_subjects() -> [(GoldenCase, TempDir, Vec<f32>); 2] {
     ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe"].map(subject)
 }
@@ -93,7 +93,7 @@ fn transient_faults_end_with_the_right_tokens() {
     assert!(n_retries > 40 && n_rereads > 20, "{n_retries} reads failed, {n_rereads} were flipped");
 }
 
-/// Whatever ends in an error leaves an engine that goes on where the drive does.
+/// After every error, the engine works again when the drive does.
 #[test]
 fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     for (case, packed, expected) in subjects() {
@@ -190,7 +190,7 @@ pub(super) fn meddle(files: &[PathBuf], cuts: bool) {
     }
 }
 
-/// Someone copies another model over this one, or the copy breaks off.
+/// Another model is copied over this one, completely or in part.
 #[test]
 fn a_file_cut_or_written_to_while_the_model_runs_is_an_error_that_names_it() {
     for (case, packed, _) in subjects() {

@@ -1,5 +1,5 @@
-//! Prompts whose steps are longer for memory of slots: the same bytes out, and everything back
-//! however they end.
+//! Prompts with longer steps that borrow the memory of slots: results are the same, and all memory
+//! is returned however they end.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -262,7 +262,7 @@ impl PatternCompiler {
             LookAround::LookAhead | LookAround::LookAheadNeg => PatternOp::Ahead { is_wanted, end },
             LookAround::LookBehind | LookAround::LookBehindNeg => {
                 let n_chars = exact(child)
-                    .ok_or("looking behind over a varying number of characters is not supported")?;
+                    .ok_or("lookbehind over a varying number of characters is not supported")?;
                 PatternOp::Behind { is_wanted, n_chars, end }
             }
         };
