@@ -179,6 +179,7 @@ mod tests {
         Settings::from_environment(&get)
     }
 
+    #[cfg(unix)]
     #[track_caller]
     fn check_cache(variables: &[(&str, &str)], expected: &str) {
         assert_eq!(settings(variables).unwrap().cache, Path::new(expected));

@@ -12,6 +12,8 @@ use crate::support::{ModelDir, check_fails, moeflux, stdout_of};
 /// A server of the demo model, killed at the end.
 pub(crate) struct ServerProcess {
     child: Child,
+    /// Open as long as the server may write.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "no test there reads to its end"))]
     stderr: BufReader<std::process::ChildStderr>,
     address: String,
 }
@@ -68,7 +70,7 @@ impl Drop for ServerProcess {
 #[test]
 fn the_demo_model_answers_and_the_process_ends_well() {
     let variables = [("MOEFLUX_SERVED_NAME", "local,other"), ("MOEFLUX_CONTEXT", "512")];
-    let mut server = ServerProcess::start(&["--port", "0", "--sessions", "2"], &variables);
+    let server = ServerProcess::start(&["--port", "0", "--sessions", "2"], &variables);
     assert_eq!(server.ask("GET /health", "").0, 200);
     let question = json!([{"role": "user", "content": "What does Vec::push do?"}]);
     let body = json!({"messages": question, "temperature": 0});
@@ -80,7 +82,7 @@ fn the_demo_model_answers_and_the_process_ends_well() {
     assert_eq!(listed["data"][0]["max_model_len"], 512, "{listed}");
     #[cfg(unix)]
     {
-        let printed = end(&mut server);
+        let printed = end(server);
         assert!(printed.contains("prompt") && !printed.contains("Vec::push"), "{printed}");
     }
 }
@@ -88,7 +90,7 @@ fn the_demo_model_answers_and_the_process_ends_well() {
 #[cfg(unix)]
 #[test]
 fn other_signals_do_not_end_it() {
-    let mut server = ServerProcess::start(&["--port", "0"], &[]);
+    let server = ServerProcess::start(&["--port", "0"], &[]);
     let id = server.child.id().to_string();
     for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO"] {
         // Several: a blocked signal is pending, and the next one arrives while it is.
@@ -100,12 +102,12 @@ fn other_signals_do_not_end_it() {
     }
     let body = json!({"prompt": "a", "max_tokens": 2});
     server.json("POST /v1/completions", &body);
-    end(&mut server);
+    end(server);
 }
 
 /// Ends the server as a service manager does. Returns its output.
 #[cfg(unix)]
-fn end(server: &mut ServerProcess) -> String {
+fn end(mut server: ServerProcess) -> String {
     let id = server.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
@@ -121,9 +123,9 @@ fn prompts_are_logged_only_on_request() {
     for (options, is_logged) in
         [(&[][..], false), (&["--log-prompts"], true), (&["--log-prompts", "--log", "json"], true)]
     {
-        let mut server = ServerProcess::start(&[&["--port", "0"], options].concat(), &[]);
+        let server = ServerProcess::start(&[&["--port", "0"], options].concat(), &[]);
         server.json("POST /v1/completions", &body);
-        let printed = end(&mut server);
+        let printed = end(server);
         assert_eq!(printed.contains("Zebra"), is_logged, "{printed}");
         // The log's terminal shows nothing that clients could use to control it.
         let is_harmful = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';

@@ -1,12 +1,11 @@
 //! Finds, lists and removes the contents of the cache.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use moeflux_hub::State;
 use moeflux_testing::hub::{Access, HostedContents, HubFile};
 
-use crate::support::{Bench, FIRST, ID, SECOND, line, model, model_bytes, pull, tree, weights};
+use crate::support::{Bench, FIRST, ID, SECOND, line, model, model_bytes, tree, weights};
 
 /// Two revisions that share all but one file.
 fn two_revisions() -> Bench {
@@ -101,9 +100,11 @@ fn targets_of_links_are_not_removed() {
 #[test]
 fn contents_that_models_share_go_with_the_last_of_them() {
     use std::os::unix::fs::symlink;
+    use std::path::Path;
+
     let bench = Bench::new();
     bench.pull(ID).unwrap();
-    pull(&bench.hub(), ID, &["README.md"]).unwrap();
+    crate::support::pull(&bench.hub(), ID, &["README.md"]).unwrap();
     // The store of huggingface_hub, with contents that two models have links to.
     let hash = "ab".repeat(32);
     let store = bench.root.join("blobs/ab");

@@ -7,7 +7,7 @@ use moeflux_server::http::{ApiKeys, ConnectionLimits};
 use serde_json::json;
 
 use crate::client::{Client, request};
-use crate::server::{Running, Wanted, pause, post, question};
+use crate::server::{Running, Wanted, question};
 
 const CHAT: &str = "/v1/chat/completions";
 const KEY: &str = "authorization: Bearer sk\r\n";
@@ -206,6 +206,7 @@ mod shares {
     use std::net::{Ipv4Addr, SocketAddr};
 
     use super::*;
+    use crate::server::{pause, post};
 
     fn shared(wanted: &mut Wanted) {
         few(wanted);

@@ -1,6 +1,6 @@
 //! `generate` as README shows it, and with failing input and output.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -20,6 +20,7 @@ fn answer(dir: &ModelDir, more: &[&str]) -> Value {
 }
 
 /// Options that keep the model from ending by itself.
+#[cfg(unix)]
 fn endless(dir: &ModelDir) -> Vec<String> {
     let bytes = std::fs::read(dir.file("model/generation_config.json")).unwrap();
     let config: Value = serde_json::from_slice(&bytes).unwrap();
@@ -128,6 +129,8 @@ fn a_mirror_of_another_seed_is_refused_in_one_line() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_the_answer_and_keeps_it() {
+    use std::io::Read as _;
+
     let dir = ModelDir::synthetic();
     let mut generate = command(&dir, &["Hello", "-n", "190000", "--stats"]);
     generate.args(endless(&dir)).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,9 +1,6 @@
 //! `moeflux plan` and `moeflux doctor`: figures, stored measurements, and damage that is found.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
 
 use serde_json::Value;
 
@@ -272,66 +269,76 @@ fn the_plan_uses_the_measurements_of_doctor() {
     assert_eq!(left.count(), 0, "a model of a trial was left");
 }
 
-/// Threads that keep every core busy for as long as this lives.
-struct BusyCores {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
+/// A busy machine, which only Linux reports.
+#[cfg(target_os = "linux")]
+mod busy {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::{Builder, JoinHandle};
 
-impl BusyCores {
-    fn start() -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let burn = |stop: Arc<AtomicBool>| {
-            let burn = move || while !stop.load(Ordering::Relaxed) {};
-            Builder::new().name("burner".to_owned()).spawn(burn).unwrap()
-        };
-        let threads = (0..2 * n_cores).map(|_| burn(Arc::clone(&stop))).collect();
-        Self { stop, threads }
+    use super::*;
+
+    /// Threads that keep every core busy for as long as this lives.
+    struct BusyCores {
+        stop: Arc<AtomicBool>,
+        threads: Vec<JoinHandle<()>>,
     }
-}
 
-impl Drop for BusyCores {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            drop(thread.join());
+    impl BusyCores {
+        fn start() -> Self {
+            let stop = Arc::new(AtomicBool::new(false));
+            let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+            let burn = |stop: Arc<AtomicBool>| {
+                let burn = move || while !stop.load(Ordering::Relaxed) {};
+                Builder::new().name("burner".to_owned()).spawn(burn).unwrap()
+            };
+            let threads = (0..2 * n_cores).map(|_| burn(Arc::clone(&stop))).collect();
+            Self { stop, threads }
         }
     }
-}
 
-#[cfg(target_os = "linux")]
-#[test]
-fn figures_of_a_busy_machine_are_shown_and_not_kept() {
-    let (cache, dir) = (ModelDir::new(), ModelDir::new());
-    let file = cache.path().join("moeflux/measured-1.json");
-    let source = || {
-        let plan = json(&stdout_in(&cache, &["plan", "qwen3-30b-a3b", "--json"]));
-        plan["machine"]["memory"]["source"].as_str().unwrap().to_owned()
-    };
-    let busy_cores = BusyCores::start();
-    let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
-    assert!(page.contains("too low, so `moeflux plan` does not use them"), "{page}");
-    assert!(!file.exists() && source().starts_with("assumed"), "{}", source());
-    let kept = unbroken(&stdout_in(&cache, &doctor(&dir, &["--even-if-busy"])));
-    assert!(kept.contains("uses them, as --even-if-busy requests"), "{kept}");
-    let before = std::fs::read(&file).unwrap();
-    stdout_in(&cache, &doctor(&dir, &[]));
-    assert_eq!(std::fs::read(&file).unwrap(), before, "earlier figures stay");
-    drop(busy_cores);
-    assert_eq!(source(), "measured by `moeflux doctor` just now on a busy machine");
-    for plan in [&["plan"][..], &["plan", "qwen3-30b-a3b"]] {
-        let page = unbroken(&stdout_in(&cache, plan));
-        let words = "* warning: the figures of memory, the drive are too low, as the machine was";
-        assert!(page.contains(words), "{page}");
+    impl Drop for BusyCores {
+        fn drop(&mut self) {
+            self.stop.store(true, Ordering::Relaxed);
+            for thread in self.threads.drain(..) {
+                drop(thread.join());
+            }
+        }
     }
 
-    let printed = stdout_in(&cache, &["doctor", "--forget"]);
-    let lines: Vec<&str> = printed.lines().collect();
-    assert!(lines[0].starts_with("forgotten, in ") && lines[0].contains("measured-1.json"));
-    assert!(lines[1].starts_with("* memory ") && lines[2].starts_with("* drive "), "{printed}");
-    assert!(source().starts_with("assumed"), "{}", source());
-    assert!(stdout_in(&cache, &["doctor", "--forget"]).starts_with("nothing to forget: "));
+    #[test]
+    fn figures_of_a_busy_machine_are_shown_and_not_kept() {
+        let (cache, dir) = (ModelDir::new(), ModelDir::new());
+        let file = cache.path().join("moeflux/measured-1.json");
+        let source = || {
+            let plan = json(&stdout_in(&cache, &["plan", "qwen3-30b-a3b", "--json"]));
+            plan["machine"]["memory"]["source"].as_str().unwrap().to_owned()
+        };
+        let busy_cores = BusyCores::start();
+        let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
+        assert!(page.contains("too low, so `moeflux plan` does not use them"), "{page}");
+        assert!(!file.exists() && source().starts_with("assumed"), "{}", source());
+        let kept = unbroken(&stdout_in(&cache, &doctor(&dir, &["--even-if-busy"])));
+        assert!(kept.contains("uses them, as --even-if-busy requests"), "{kept}");
+        let before = std::fs::read(&file).unwrap();
+        stdout_in(&cache, &doctor(&dir, &[]));
+        assert_eq!(std::fs::read(&file).unwrap(), before, "earlier figures stay");
+        drop(busy_cores);
+        assert_eq!(source(), "measured by `moeflux doctor` just now on a busy machine");
+        for plan in [&["plan"][..], &["plan", "qwen3-30b-a3b"]] {
+            let page = unbroken(&stdout_in(&cache, plan));
+            let words =
+                "* warning: the figures of memory, the drive are too low, as the machine was";
+            assert!(page.contains(words), "{page}");
+        }
+
+        let printed = stdout_in(&cache, &["doctor", "--forget"]);
+        let lines: Vec<&str> = printed.lines().collect();
+        assert!(lines[0].starts_with("forgotten, in ") && lines[0].contains("measured-1.json"));
+        assert!(lines[1].starts_with("* memory ") && lines[2].starts_with("* drive "), "{printed}");
+        assert!(source().starts_with("assumed"), "{}", source());
+        assert!(stdout_in(&cache, &["doctor", "--forget"]).starts_with("nothing to forget: "));
+    }
 }
 
 #[test]
