@@ -1,7 +1,8 @@
 //! A conversation in one form, whatever format it came in.
 //!
 //! **Invariant:** content is text, and the arguments of a call are a JSON object, so a template
-//! never meets a list of parts, or a string where it expects a table. Independent of templates.
+//! never meets a list of parts, or a string where it expects a table. This module is independent of
+//! templates.
 
 use serde_json::{Map, Value as Json};
 

@@ -1,7 +1,7 @@
 //! The constraints on an answer, apart from the conversation.
 //!
 //! **Invariant:** rules record a client's request; whether a model and a grammar can enforce them
-//! is decided when the grammar is built. Independent of API dialects.
+//! is decided when the grammar is built. This module is independent of API dialects.
 
 use serde_json::Value as Json;
 

@@ -24,7 +24,7 @@ pub(crate) use vulkan::{can_import_slabs, import_slab, memory_bytes, open};
 
 /// The Vulkan implementation.
 #[cfg(not(target_vendor = "apple"))]
-#[expect(unsafe_code, reason = "the driver is told of memory that is not its own")]
+#[expect(unsafe_code, reason = "the driver gets memory that it did not allocate")]
 mod vulkan {
     use std::ffi::CStr;
     use std::sync::Arc;
@@ -265,7 +265,7 @@ mod vulkan {
 /// The Metal implementation, written from its documentation. It is untested on hardware; a check of
 /// the device precedes its first use.
 #[cfg(target_vendor = "apple")]
-#[expect(unsafe_code, reason = "the driver is told of memory that is not its own")]
+#[expect(unsafe_code, reason = "the driver gets memory that it did not allocate")]
 mod metal {
     use std::ffi::c_void;
     use std::ptr::NonNull;

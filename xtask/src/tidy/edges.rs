@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_share_is_for_tests() {
+    fn testing_crates_are_dev_dependencies_only() {
         let manifest =
             |kind| format!("[package]\nname = \"moeflux-io\"\n[{kind}]\n{TESTING} = {{}}");
         check_text(&manifest("dev-dependencies"), &[]);

@@ -1,7 +1,7 @@
 //! Determines how a template ends a thought.
 //!
-//! It renders a turn with thoughts and text; the text between the two is the end.
-//! **Invariant:** a function of the template alone. Independent of tokens.
+//! It renders a turn with thoughts and text; the text between the two is the end. **Invariant:** a
+//! function of the template alone. This module is independent of tokens.
 
 use crate::conversation::{Assistant, Conversation, Ending, Turn};
 use crate::format::ChatFormat;

@@ -1,5 +1,5 @@
 //! `serve` as a process: it answers over TCP, takes its options from the environment too, drains
-//! when it is asked to end, and refuses what cannot work in one line.
+//! when it is told to end, and refuses invalid options in one line.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -24,11 +24,11 @@ impl ServerProcess {
         command.arg("serve").args(args).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
+        let mut printed = String::new();
         let address = loop {
-            said.clear();
-            assert!(stderr.read_line(&mut said).unwrap() > 0, "it ended before it served");
-            if let Some((_, rest)) = said.split_once(" at http://") {
+            printed.clear();
+            assert!(stderr.read_line(&mut printed).unwrap() > 0, "it ended before it served");
+            if let Some((_, rest)) = printed.split_once(" at http://") {
                 break rest.split_whitespace().next().unwrap().to_owned();
             }
         };
@@ -82,18 +82,18 @@ fn the_demo_model_answers_and_the_process_ends_well() {
     assert_eq!(listed["data"][0]["max_model_len"], 512, "{listed}");
     #[cfg(unix)]
     {
-        let said = end(server);
-        assert!(said.contains("prompt") && !said.contains("Vec::push"), "{said}");
+        let printed = end(server);
+        assert!(printed.contains("prompt") && !printed.contains("Vec::push"), "{printed}");
     }
 }
 
 #[cfg(unix)]
 #[test]
-fn signals_that_ask_for_no_end_do_not_end_it() {
+fn other_signals_do_not_end_it() {
     let server = ServerProcess::start(&["--port", "0"], &[]);
     let id = server.child.id().to_string();
     for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO"] {
-        // More than one: what is blocked waits, and the next one finds it waiting.
+        // Several: a blocked signal is pending, and the next one arrives while it is.
         for _ in 0..3 {
             let sent = Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap();
             assert!(sent.success(), "{signal}");
@@ -105,15 +105,15 @@ fn signals_that_ask_for_no_end_do_not_end_it() {
     end(server);
 }
 
-/// Ends it as a service manager does; what it said.
+/// Ends the server as a service manager does. Returns its output.
 #[cfg(unix)]
 fn end(mut server: ServerProcess) -> String {
     let id = server.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
-    let mut said = String::new();
-    server.stderr.read_to_string(&mut said).unwrap();
-    said
+    let mut printed = String::new();
+    server.stderr.read_to_string(&mut printed).unwrap();
+    printed
 }
 
 #[cfg(unix)]
@@ -125,16 +125,16 @@ fn prompts_are_logged_only_on_request() {
     {
         let server = ServerProcess::start(&[&["--port", "0"], options].concat(), &[]);
         server.json("POST /v1/completions", &body);
-        let said = end(server);
-        assert_eq!(said.contains("Zebra"), is_logged, "{said}");
+        let printed = end(server);
+        assert_eq!(printed.contains("Zebra"), is_logged, "{printed}");
         // The log's terminal shows nothing that clients could use to control it.
         let is_harmful = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
-        assert!(!said.contains(is_harmful), "{said:?}");
+        assert!(!printed.contains(is_harmful), "{printed:?}");
     }
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_anything_listens() {
+fn invalid_options_are_refused_before_listening() {
     let dir = ModelDir::new();
     let file = dir.file("keys");
     let keys = file.to_str().unwrap();

@@ -299,14 +299,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_says_how_long_it_takes() {
-        let said = |seconds: Option<u64>| {
+    fn progress_states_the_time_left() {
+        let note = |seconds: Option<u64>| {
             let left = seconds.map(Duration::from_secs);
             reading(Progress { n_done: 5, n_total: 9, left })
         };
-        assert_eq!(said(None), "reading 5 of 9 tokens");
-        assert_eq!(said(Some(0)), "reading 5 of 9 tokens, less than 1 s left");
-        assert_eq!(said(Some(119)), "reading 5 of 9 tokens, 119 s left");
-        assert_eq!(said(Some(600)), "reading 5 of 9 tokens, 10 min left");
+        assert_eq!(note(None), "reading 5 of 9 tokens");
+        assert_eq!(note(Some(0)), "reading 5 of 9 tokens, less than 1 s left");
+        assert_eq!(note(Some(119)), "reading 5 of 9 tokens, 119 s left");
+        assert_eq!(note(Some(600)), "reading 5 of 9 tokens, 10 min left");
     }
 }
