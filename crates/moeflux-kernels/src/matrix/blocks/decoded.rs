@@ -130,7 +130,7 @@ impl DecodedBlock {
             }
             BlockKind::Q4_K => self.nibbles(&block[16..], 32, |q| q),
             BlockKind::Q5_K => {
-                self.five_bits(&block[48..], 32, |col| high_bit(&block[16..], col), 0)
+                self.five_bits(&block[48..], 32, |col| high_bit(&block[16..], col), 0);
             }
             BlockKind::Q6_K => {
                 self.nibbles(&block[..128], 64, |q| q);
