@@ -217,7 +217,7 @@ pub(crate) fn document() -> Response<Body> {
     reply::text("application/json", openapi::DOCUMENT)
 }
 
-/// Identifies the server to people who open it in a browser.
+/// Identifies the server to people who ask it without a browser.
 pub(crate) fn index(state: &ModelState) -> Response<Body> {
     let line = format!(
         "moeflux {} serves {}; see /openapi.json for the API\n",
