@@ -114,6 +114,13 @@ impl Chat {
         self.format.as_ref().is_some_and(|format| format.call_format().is_some())
     }
 
+    /// Returns whether [`ChatOptions::thinking`] turns the model's thoughts on and off. Renders two
+    /// prompts.
+    #[must_use]
+    pub fn has_thinking_switch(&self) -> bool {
+        self.format.as_ref().is_some_and(ChatFormat::has_thinking_switch)
+    }
+
     /// Prepares the prompt for a conversation's next answer.
     ///
     /// # Errors

@@ -27,8 +27,8 @@
 //!     run          events of jobs to events of answers
 //!     deliver      the response, keep-alives, and the end
 //!     generate     all of these, for each dialect
-//!   routes/      the table of paths; guard: who is admitted; plain: requests without an engine;
-//!                suggestion: paths that do not exist
+//!   routes/      the table of paths; page: its files; guard: who is admitted; plain: requests
+//!                without an engine; suggestion: paths that do not exist
 //!   connections  accepts, counts and ends them
 //! ```
 #![forbid(unsafe_code)]

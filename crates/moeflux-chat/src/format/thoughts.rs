@@ -1,7 +1,8 @@
-//! Determines how a template ends a thought.
+//! Determines how a template ends a thought, and whether thoughts can be turned off.
 //!
-//! It renders a turn with thoughts and text; the text between the two is the end. **Invariant:** a
-//! function of the template alone. This module is independent of tokens.
+//! It renders a turn with thoughts and text; the text between the two is the end. It renders a
+//! question with and without thoughts, and compares the prompts. **Invariant:** a function of the
+//! template alone. This module is independent of tokens.
 
 use crate::conversation::{Assistant, Conversation, Ending, Turn};
 use crate::format::ChatFormat;
@@ -33,6 +34,21 @@ impl ChatFormat {
         let is_end = between.trim() == self.thoughts.close;
         is_end.then(|| between.to_owned())
     }
+
+    /// Returns whether [`ChatOptions::thinking`] makes a difference to the prompt of an answer.
+    #[must_use]
+    pub fn has_thinking_switch(&self) -> bool {
+        let turns = vec![Turn::User(TEXT.to_owned())];
+        let conversation = Conversation { turns, tools: Vec::new(), ending: Ending::Answer };
+        let prompt = |thinking| {
+            // A date, for templates that write it.
+            let now_seconds = Some(0);
+            let thinking = Some(thinking);
+            let options = ChatOptions { thinking, now_seconds, ..ChatOptions::default() };
+            self.prompt(&conversation, &options).ok().map(|prompt| prompt.text)
+        };
+        prompt(true).zip(prompt(false)).is_some_and(|(with, without)| with != without)
+    }
 }
 
 #[cfg(test)]
@@ -49,5 +65,18 @@ mod tests {
         check("glm4_moe", Some("</think>\n"));
         check("kimi_k2", None);
         check("deepseek_v3", None);
+    }
+
+    #[test]
+    fn some_templates_can_turn_thoughts_off() {
+        let check = |name: &str, expected: bool| {
+            assert_eq!(format_named(name).has_thinking_switch(), expected, "{name}");
+        };
+        check("qwen3", true);
+        check("qwen3_5", true);
+        check("glm4_moe", true);
+        check("kimi_k2", false);
+        check("deepseek_v3", false);
+        check("gpt_oss", false);
     }
 }

@@ -4,6 +4,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod cache;
+pub(crate) mod browser;
 pub(crate) mod network;
 pub(crate) mod signals;
 pub(crate) mod disk;

@@ -4,6 +4,10 @@
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+#[cfg(target_os = "linux")]
+use std::sync::mpsc::channel;
+#[cfg(target_os = "linux")]
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -15,6 +19,8 @@ pub(crate) struct ServerProcess {
     /// Open as long as the server may write.
     #[cfg_attr(not(unix), expect(dead_code, reason = "no test there reads to its end"))]
     stderr: BufReader<std::process::ChildStderr>,
+    /// What it printed before it served.
+    printed_before: String,
     address: String,
 }
 
@@ -24,15 +30,16 @@ impl ServerProcess {
         command.arg("serve").args(args).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut printed = String::new();
+        let (mut printed, mut printed_before) = (String::new(), String::new());
         let address = loop {
             printed.clear();
             assert!(stderr.read_line(&mut printed).unwrap() > 0, "it ended before it served");
             if let Some((_, rest)) = printed.split_once(" at http://") {
                 break rest.split_whitespace().next().unwrap().to_owned();
             }
+            printed_before += &printed;
         };
-        Self { child, stderr, address }
+        Self { child, stderr, printed_before, address }
     }
 
     /// The status and the body of a response.
@@ -158,6 +165,45 @@ fn invalid_options_are_refused_before_listening() {
         assert!(stderr.contains(words), "{args:?}: {stderr}");
     }
     assert!(stdout_of(&["serve", "--help"]).contains("MOEFLUX_API_KEY_FILE"));
+}
+
+/// No browser of the machine that runs the tests is opened.
+#[test]
+fn without_a_browser_the_server_names_its_page_and_goes_on() {
+    let away = [("BROWSER", ""), ("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22")];
+    let server = ServerProcess::start(&["--port", "0", "--open"], &away);
+    let address = &server.address;
+    let problem = "this is a session over SSH (forward the port)";
+    let expected = format!("--open: {problem}: open http://{address}/ in a browser\n");
+    assert_eq!(server.printed_before, expected);
+    assert_eq!(server.ask("GET /health", "").0, 200);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_browser_is_opened_at_the_page() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let dir = ModelDir::new();
+    let (script, opened) = (dir.file("xdg-open"), dir.file("opened"));
+    let lines = format!("#!/bin/sh\nprintf %s \"$*\" > {}\n", opened.display());
+    std::fs::write(&script, lines).unwrap();
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = script.parent().unwrap().to_str().unwrap();
+    let variables = [("PATH", path), ("BROWSER", "one"), ("MOEFLUX_OPEN", "true")];
+    let server = ServerProcess::start(&["--port", "0"], &variables);
+    assert_eq!(server.printed_before, "");
+    let expected = format!("http://{}/", server.address);
+    let found = || std::fs::read_to_string(&opened).unwrap_or_default();
+    // The script is a process of its own, for which the server does not wait.
+    let (_nobody, never) = channel::<()>();
+    for _ in 0..600 {
+        if found() == expected {
+            return;
+        }
+        assert!(never.recv_timeout(Duration::from_millis(10)).is_err());
+    }
+    panic!("opened `{}` instead of {expected}", found());
 }
 
 #[test]

@@ -125,6 +125,8 @@ pub struct Timeouts {
     pub whole: Duration,
     /// Between two keep-alives.
     pub keep_alive: Duration,
+    /// Between two reports of how far a prompt is read, for clients that ask for them.
+    pub progress: Duration,
     /// For the head of a request; also the time for which an idle connection is kept.
     pub head: Duration,
     /// The same for connections that are accepted while few slots are free.
@@ -142,6 +144,7 @@ impl Default for Timeouts {
             stream: Duration::from_millis(500),
             whole: Duration::from_secs(20),
             keep_alive: Duration::from_secs(10),
+            progress: Duration::from_millis(500),
             head: Duration::from_secs(30),
             head_when_nearly_full: Duration::from_secs(5),
             body: Duration::from_secs(30),

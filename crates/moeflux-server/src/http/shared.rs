@@ -38,6 +38,8 @@ pub(crate) struct ModelState {
     pub(crate) served: Served,
     /// Converts conversations to prompts, and tokens back to answers.
     pub(crate) chat: Chat,
+    /// Whether clients can turn thoughts on and off.
+    pub(crate) has_thinking_switch: bool,
     /// Turns of histories that were replayed.
     pub(crate) n_replayed: AtomicU64,
 }
@@ -106,7 +108,8 @@ impl ModelState {
         let chat = Chat::of_text(Arc::clone(&served.text))?
             .with_lexer_states(memory.n_lexer_states(n_answers))
             .with_replays(replay_bytes, n_owners);
-        Ok(Self { server, served, chat, n_replayed: AtomicU64::new(0) })
+        let (has_thinking_switch, n_replayed) = (chat.has_thinking_switch(), AtomicU64::new(0));
+        Ok(Self { server, served, chat, has_thinking_switch, n_replayed })
     }
 
     /// Returns the model's text.

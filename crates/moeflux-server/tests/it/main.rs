@@ -7,6 +7,7 @@ mod dialects;
 mod prompts;
 mod owners;
 mod plain;
+mod page;
 mod refusals;
 mod rules;
 mod replays;

@@ -121,6 +121,26 @@ fn the_server_describes_itself() {
     }
 }
 
+/// With llama.cpp's names.
+#[test]
+fn what_holds_for_a_request_that_says_nothing_is_told() {
+    let server = Running::new();
+    let props = server.get("/props").success();
+    // The demo model recommends greedy sampling.
+    let expected = json!({
+        "temperature": 0.0,
+        "top_k": 0,
+        "top_p": 0.95,
+        "min_p": 0.0,
+        "repeat_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+    });
+    assert_eq!(props["default_generation_settings"]["params"], expected);
+    let caps = json!({"supports_tools": true, "supports_thinking": true});
+    assert_eq!(props["chat_template_caps"], caps);
+}
+
 #[test]
 fn a_model_that_is_loaded_is_not_healthy_yet() {
     let server = Running::with(|wanted| wanted.is_held = true);

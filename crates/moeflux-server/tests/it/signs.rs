@@ -85,6 +85,84 @@ fn streams_begin_at_once_and_show_life() {
 }
 
 #[test]
+fn progress_is_reported_on_request() {
+    let chat = "/v1/chat/completions";
+    let ask = |server: &Running, body: &Json, n_chunks: usize| {
+        let mut client = server.client();
+        client.send(&post(chat, body));
+        let mut response = client.head().unwrap();
+        for _ in 0..n_chunks {
+            response.body.extend(client.chunk().unwrap());
+        }
+        server.open();
+        rest(&mut client, &mut response);
+        response
+    };
+    let server = Running::with(|wanted| {
+        held(wanted);
+        wanted.config.timeouts.progress = Duration::from_millis(10);
+    });
+    let mut asked = body(chat, true);
+    asked["return_progress"] = true.into();
+    let found = ask(&server, &asked, 4);
+    let events: Vec<Json> =
+        found.events().iter().filter(|it| it.data != "[DONE]").map(SseEvent::json).collect();
+    let is_progress = |event: &&Json| event["prompt_progress"].is_object();
+    let reports: Vec<&Json> = events.iter().filter(is_progress).collect();
+    assert!(reports.len() >= 4, "{}", found.text());
+    assert!(!found.text().contains(": 0 of "), "{}", found.text());
+    for report in &reports {
+        assert_eq!(report["object"], "chat.completion.chunk");
+        assert_eq!(report["choices"][0]["delta"], json!({}));
+        assert_eq!(report["choices"][0]["finish_reason"], Json::Null);
+    }
+    let first = &reports[0]["prompt_progress"];
+    let n_total = first["total"].as_u64().unwrap();
+    assert!(n_total > 10, "{first}");
+    assert_eq!(first, &json!({"total": n_total, "cache": 0, "processed": 0, "time_ms": 0}));
+    let last = &reports[reports.len() - 1]["prompt_progress"];
+    assert_eq!(last["processed"], n_total);
+    assert_eq!(last["seconds_left"], 0);
+    // The first chunk names the role, then come the reports, and then the answer.
+    let n_reports = reports.len();
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    assert!(events[1..=n_reports].iter().all(|event| is_progress(&event)), "{}", found.text());
+    // The kept part of the conversation is not read again.
+    let again = server.post(chat, &asked);
+    let events = again.events();
+    let reports: Vec<Json> = events
+        .iter()
+        .filter(|it| it.data.contains("prompt_progress"))
+        .map(SseEvent::json)
+        .collect();
+    let last = &reports.last().unwrap()["prompt_progress"];
+    assert!(last["cache"].as_u64().unwrap() > 0, "{last}");
+    assert_eq!(last["processed"], n_total, "{last}");
+}
+
+#[test]
+fn progress_is_not_reported_without_a_request() {
+    let server = Running::new();
+    let mut asked = body("/v1/chat/completions", true);
+    for (is_streamed, wanted) in [(true, Json::Null), (true, false.into()), (false, true.into())] {
+        asked["stream"] = is_streamed.into();
+        asked["return_progress"] = wanted;
+        let found = server.post("/v1/chat/completions", &asked);
+        assert_eq!(found.status, 200);
+        assert!(!found.text().contains("prompt_progress"), "{}", found.text());
+    }
+    let text = json!({"prompt": "?", "max_tokens": 1, "stream": true, "return_progress": true});
+    let found = server.post("/v1/completions", &text);
+    assert!(found.status == 200 && !found.text().contains("prompt_progress"), "{}", found.text());
+    asked["return_progress"] = "yes".into();
+    let refused = server.post("/v1/chat/completions", &asked);
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["param"]),
+        (400, &json!("return_progress"))
+    );
+}
+
+#[test]
 fn waiting_clients_get_blank_lines_before_the_whole_answer() {
     for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"] {
         let server = Running::with(held);

@@ -46,7 +46,7 @@ fn is_open(client: &mut Client, headers: &str) -> bool {
 }
 
 /// Bytes sent by connections that are held open without a purpose.
-const ATTACKS: [(&str, &[u8]); 15] = [
+const ATTACKS: [(&str, &[u8]); 16] = [
     ("nothing", b""),
     ("a byte", b"G"),
     ("blank lines", b"\r\n\r\n"),
@@ -55,6 +55,7 @@ const ATTACKS: [(&str, &[u8]); 15] = [
     ("a head without its end", b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n"),
     ("TLS", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
     ("an open path", b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"),
+    ("a file of the page", b"GET /page/app.js HTTP/1.1\r\nhost: localhost\r\n\r\n"),
     (
         "an open path with half a body",
         b"GET /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{",

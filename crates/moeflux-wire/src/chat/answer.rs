@@ -14,7 +14,7 @@ use crate::chat::request::{ChatWriterOptions, StreamMode};
 use crate::event::bytes;
 use crate::event::logprobs;
 use crate::event::usage::Totals;
-use crate::event::{EventWriter, Reason, ResponseEvent, TokenLogprob, Usage};
+use crate::event::{EventWriter, PromptProgress, Reason, ResponseEvent, TokenLogprob, Usage};
 use crate::request::ResponseHead;
 
 /// Writes the events of one response as bytes.
@@ -65,6 +65,7 @@ impl ChatWriter {
                 }
             }
             ResponseEvent::KeepAlive(progress) => bytes::comment(*progress, out),
+            ResponseEvent::Progress(progress) => self.progress(*progress, out),
             ResponseEvent::Thought { index, text } => {
                 let delta = json!({"reasoning_content": text, "reasoning": text});
                 self.chunk(*index, (delta, None), Json::Null, out);
@@ -124,6 +125,21 @@ impl ChatWriter {
         bytes::data(&self.object("chat.completion.chunk", vec![choice]), out);
     }
 
+    /// Writes the progress with the names of llama.cpp, and an empty delta for clients that read
+    /// one in every chunk.
+    fn progress(&self, progress: PromptProgress, out: &mut Vec<u8>) {
+        let delta = json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": null});
+        let mut object = self.object("chat.completion.chunk", vec![delta]);
+        let PromptProgress { n_done, n_cached, n_total, seconds_left, elapsed } = progress;
+        let time_ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
+        object["prompt_progress"] =
+            json!({"total": n_total, "cache": n_cached, "processed": n_done, "time_ms": time_ms});
+        if let Some(seconds_left) = seconds_left {
+            object["prompt_progress"]["seconds_left"] = seconds_left.into();
+        }
+        bytes::data(&object, out);
+    }
+
     /// Creates the common object, with a null usage if that comes in the last chunk.
     fn object(&self, name: &str, choices: Vec<Json>) -> Json {
         let mut object = json!({
@@ -162,6 +178,7 @@ impl ChatWriter {
         match event {
             ResponseEvent::Begun { .. } => {}
             ResponseEvent::KeepAlive(_) => bytes::blank(out),
+            ResponseEvent::Progress(_) => {}
             ResponseEvent::Thought { index, text } => self.answers[*index].thoughts.push_str(text),
             ResponseEvent::Text { index, text, tokens } => {
                 let answer = &mut self.answers[*index];
@@ -287,6 +304,10 @@ impl ChatCall {
 impl EventWriter for ChatWriter {
     fn write(&mut self, event: &ResponseEvent, out: &mut Vec<u8>) {
         if self.options.is_whole() { self.collect(event, out) } else { self.stream(event, out) }
+    }
+
+    fn wants_progress(&self) -> bool {
+        self.options.has_progress
     }
 }
 

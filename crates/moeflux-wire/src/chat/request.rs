@@ -2,7 +2,7 @@
 //!
 //! Additions to `OpenAI`'s fields: `top_k`, `min_p`, `repetition_penalty`, `chat_template_kwargs`,
 //! `continue_final_message`, `add_generation_prompt`, `max_thinking_tokens`, `grammar` and vLLM's
-//! fields for the same, and thoughts in assistant messages.
+//! fields for the same, llama.cpp's `return_progress`, and thoughts in assistant messages.
 
 use moeflux_chat::{
     Assistant, Call, ChatOptions, Conversation, Ending, OWN_VARIABLES, Tool, ToolResult, Turn,
@@ -43,6 +43,7 @@ pub struct ChatWriterOptions {
     pub(crate) n_prompts: usize,
     pub(crate) n_answers: usize,
     pub(crate) has_logprobs: bool,
+    pub(crate) has_progress: bool,
     pub(crate) tool_kinds: ToolKinds,
 }
 
@@ -78,6 +79,8 @@ pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, ChatWriterOpt
     let mut form = RequestedForm::of(&mut fields, &mut ignored)?;
     form.format(&mut fields, ("response_format", SchemaAt::Nested), &mut ignored)?;
     let (is_streamed, stream_mode) = stream_mode(&mut fields, &mut ignored)?;
+    // A client that waits for the whole answer gets no progress, as from llama.cpp.
+    let has_progress = fields.flag("return_progress")?.unwrap_or(false) && is_streamed;
     let n_answers = fields.count("n", 1..=N_ANSWERS_MAX)?.unwrap_or(1);
     let has_logprobs = sampling.n_logprobs.is_some();
     let (options, effort_limit) = options(&mut fields)?;
@@ -101,10 +104,15 @@ pub(crate) fn parse_fields(mut fields: Fields) -> Result<(Request, ChatWriterOpt
         sampling,
         ignored: end(fields, ignored),
     };
-    Ok((
-        request,
-        ChatWriterOptions { stream_mode, n_prompts: 1, n_answers, has_logprobs, tool_kinds },
-    ))
+    let writer_options = ChatWriterOptions {
+        stream_mode,
+        n_prompts: 1,
+        n_answers,
+        has_logprobs,
+        has_progress,
+        tool_kinds,
+    };
+    Ok((request, writer_options))
 }
 
 fn end(mut fields: Fields, mut ignored: Ignored) -> Ignored {

@@ -125,6 +125,7 @@ impl EventWriter for CompletionsWriter {
         match event {
             // The prompt is not a conversation, so nothing is treated as a call.
             ResponseEvent::Begun { .. }
+            | ResponseEvent::Progress(_)
             | ResponseEvent::CallBegun { .. }
             | ResponseEvent::CallArguments { .. }
             | ResponseEvent::CallEnded { .. } => {}

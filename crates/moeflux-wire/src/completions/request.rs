@@ -57,6 +57,7 @@ pub fn parse(body: &[u8]) -> Result<(Request, CompletionsWriterOptions), Failure
         n_prompts: prompts.len(),
         n_answers,
         has_logprobs: sampling.n_logprobs.is_some(),
+        has_progress: false,
         tool_kinds: ToolKinds::default(),
     };
     let request = Request {

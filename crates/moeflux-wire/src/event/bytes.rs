@@ -29,14 +29,14 @@ pub(crate) fn named(json: &Json, out: &mut Vec<u8>) {
 
 /// Writes a comment with the progress, which clients skip.
 pub(crate) fn comment(progress: PromptProgress, out: &mut Vec<u8>) {
-    let PromptProgress { n_done, n_total, seconds_left } = progress;
+    let PromptProgress { n_done, n_total, seconds_left, .. } = progress;
     let left = seconds_left.map_or_else(String::new, |it| format!(", {it} s left"));
     out.extend_from_slice(format!(": {n_done} of {n_total} tokens read{left}\n\n").as_bytes());
 }
 
 /// Returns the progress as JSON for an event.
 pub(crate) fn progress(progress: PromptProgress) -> Json {
-    let PromptProgress { n_done, n_total, seconds_left } = progress;
+    let PromptProgress { n_done, n_total, seconds_left, .. } = progress;
     json!({"tokens_read": n_done, "tokens": n_total, "seconds_left": seconds_left})
 }
 
@@ -82,8 +82,9 @@ mod tests {
     #[test]
     fn signs_of_life() {
         let mut out = Vec::new();
-        comment(PromptProgress { n_done: 1, n_total: 2, seconds_left: None }, &mut out);
-        comment(PromptProgress { n_done: 1, n_total: 2, seconds_left: Some(9) }, &mut out);
+        let progress = PromptProgress { n_done: 1, n_total: 2, ..PromptProgress::default() };
+        comment(progress, &mut out);
+        comment(PromptProgress { seconds_left: Some(9), ..progress }, &mut out);
         blank(&mut out);
         let expected = ": 1 of 2 tokens read\n\n: 1 of 2 tokens read, 9 s left\n\n\n";
         assert_eq!(String::from_utf8(out).unwrap(), expected);

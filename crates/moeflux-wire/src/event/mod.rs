@@ -10,6 +10,8 @@ pub(crate) mod bytes;
 pub(crate) mod usage;
 pub(crate) mod logprobs;
 
+use std::time::Duration;
+
 use moeflux::{Finish, TokenId};
 
 use crate::failure::Failure;
@@ -28,6 +30,9 @@ pub enum ResponseEvent {
     },
     /// A keep-alive, for clients with short timeouts.
     KeepAlive(PromptProgress),
+    /// How far the prompts are read, for a writer that [`EventWriter::wants_progress`]. Comes after
+    /// [`ResponseEvent::Begun`], and for the last time before anything of an answer.
+    Progress(PromptProgress),
     /// More of an answer's thoughts.
     Thought {
         /// The index of the answer.
@@ -88,12 +93,24 @@ pub enum ResponseEvent {
 /// Progress in processing the prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromptProgress {
-    /// The number of processed tokens.
+    /// The number of processed tokens, including those that needed no computation.
     pub n_done: usize,
+    /// The number of tokens that needed no computation.
+    pub n_cached: usize,
     /// The number of tokens to process.
     pub n_total: usize,
     /// The estimated remaining time in seconds.
     pub seconds_left: Option<u64>,
+    /// The time since the first prompt began to be read; zero while all wait.
+    pub elapsed: Duration,
+}
+
+impl PromptProgress {
+    /// Returns the progress at the time when all prompts have been read.
+    #[must_use]
+    pub fn completed(self) -> Self {
+        Self { n_done: self.n_total, seconds_left: Some(0), ..self }
+    }
 }
 
 /// The reason why an answer ended.
@@ -208,4 +225,9 @@ pub struct TokenLogprob {
 pub trait EventWriter: Send {
     /// Appends the bytes for this event; none if the client waits for the whole answer.
     fn write(&mut self, event: &ResponseEvent, out: &mut Vec<u8>);
+
+    /// Whether the client asked for [`ResponseEvent::Progress`].
+    fn wants_progress(&self) -> bool {
+        false
+    }
 }

@@ -215,7 +215,7 @@ impl EventWriter for MessagesWriter {
             ResponseEvent::Begun { n_prompt_tokens, n_cached_tokens } if is_streamed => {
                 self.start((*n_prompt_tokens, *n_cached_tokens), out);
             }
-            ResponseEvent::Begun { .. } => {}
+            ResponseEvent::Begun { .. } | ResponseEvent::Progress(_) => {}
             ResponseEvent::KeepAlive(_) if is_streamed => {
                 bytes::named(&json!({"type": "ping"}), out);
             }

@@ -247,6 +247,7 @@ impl EventWriter for ResponsesWriter {
             ResponseEvent::Begun { .. } => self.begin(out),
             ResponseEvent::KeepAlive(_) if !self.options.is_streamed => bytes::blank(out),
             ResponseEvent::KeepAlive(progress) => self.keep_alive(*progress, out),
+            ResponseEvent::Progress(_) => {}
             ResponseEvent::Thought { text, .. } => self.thought(text, out),
             ResponseEvent::Text { text, tokens, .. } => self.text(text, tokens, out),
             ResponseEvent::CallBegun { id, name, .. } => {

@@ -4,6 +4,7 @@
 //! the clients read it.
 
 use std::path::Path;
+use std::time::Duration;
 
 use moeflux::TokenId;
 use moeflux_wire::{
@@ -24,7 +25,22 @@ fn keep_alive() -> ResponseEvent {
         n_done: 1_024,
         n_total: 16_000,
         seconds_left: Some(95),
+        ..PromptProgress::default()
     })
+}
+
+/// Progress at the start, in the middle and at the end.
+fn progress() -> Vec<ResponseEvent> {
+    let first = PromptProgress { n_total: 16_000, ..PromptProgress::default() };
+    let middle = PromptProgress {
+        n_done: 2_048,
+        n_cached: 1_024,
+        seconds_left: Some(95),
+        elapsed: Duration::from_micros(6_500_900),
+        ..first
+    };
+    let last = PromptProgress { elapsed: Duration::from_secs(101), ..middle }.completed();
+    [first, middle, last].map(ResponseEvent::Progress).to_vec()
 }
 
 pub(crate) fn thought(index: usize, text: &str) -> ResponseEvent {
@@ -159,6 +175,13 @@ fn chat_completions() {
     all.chat("chat-failed.json", &body(""), &broken_off());
     all.chat("chat-failed.sse", &stream, &broken_off());
     all.chat("chat-empty.sse", &stream, &empty());
+    let with_progress: Vec<ResponseEvent> = [begun()]
+        .into_iter()
+        .chain(progress())
+        .chain([keep_alive(), text(0, "Four"), finished(0, Reason::End, 0)])
+        .collect();
+    let wants_progress = r#", "return_progress": true, "stream": true"#;
+    all.chat("chat-progress.sse", &body(wants_progress), &with_progress);
     let logprobs = r#", "logprobs": true, "top_logprobs": 2"#;
     all.chat("chat-logprobs.json", &body(logprobs), &scores());
     all.chat("chat-logprobs.sse", &body(&format!("{logprobs}, \"stream\": true")), &scores());

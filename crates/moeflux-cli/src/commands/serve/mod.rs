@@ -26,6 +26,7 @@ use crate::model::hub;
 use crate::options::args::ModelArgs;
 use crate::options::ranges;
 use crate::output::print;
+use crate::system::browser::BrowserLauncher;
 use crate::system::clock;
 use crate::system::in_file::read_file;
 use crate::system::interrupt::{Interrupt, StopRequest};
@@ -61,6 +62,9 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 picks a free one
     #[arg(long, value_name = "N", value_parser = ranges::port, default_value = "8080")]
     port: u16,
+    /// Open the server's page in a browser as soon as the server listens
+    #[arg(long)]
+    open: bool,
     /// Also listen on a Unix socket, which only this user can open
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
@@ -152,10 +156,16 @@ pub(crate) fn run(args: &ServeArgs) -> CommandResult {
     let service = Arc::new(service(args, (opened, context, reservation), &text, interrupt)?);
     let addresses: Vec<SocketAddr> = server.addresses().collect();
     let line = ready_message(args, &info.names[0], (&addresses, context));
+    let page = args.open.then(|| page_address(&addresses));
     let stopper = server.stopper();
     let waiting = Arc::clone(&service);
     let opening = std::thread::Builder::new().name("moeflux-opening".into()).spawn(move || {
+        // The page shows that the model is being loaded.
+        let mut browser = page.as_deref().map(BrowserLauncher::start);
         let opened = waiting.wait_until_open();
+        if let (Some(page), Some(browser)) = (&page, &mut browser) {
+            report_browser(page, browser);
+        }
         match &opened {
             Ok(()) => print::stderr_line(&line),
             // Without a model, there is no point in waiting for requests.
@@ -265,6 +275,27 @@ fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {
     ModelInfo { names, created_s, about }
 }
 
+/// Says so if no browser was opened; the server goes on.
+fn report_browser(page: &str, browser: &mut std::result::Result<BrowserLauncher, String>) {
+    let problem = match browser {
+        Ok(launcher) => launcher.failure(),
+        Err(problem) => Some(problem.clone()),
+    };
+    if let Some(problem) = problem {
+        print::stderr_line(&format!("--open: {problem}: open {page} in a browser"));
+    }
+}
+
+/// Returns the address of the page: that of the first socket, and of this machine if the socket
+/// listens on all addresses.
+fn page_address(addresses: &[SocketAddr]) -> String {
+    let first = addresses.first().expect("a server listens on the addresses of --host");
+    match first.ip().is_unspecified() {
+        true => format!("http://localhost:{}/", first.port()),
+        false => format!("http://{first}/"),
+    }
+}
+
 /// Returns the message printed once the model is loaded.
 fn ready_message(
     args: &ServeArgs,
@@ -273,16 +304,26 @@ fn ready_message(
 ) -> String {
     let mut places: Vec<String> = addresses.iter().map(|it| format!("http://{it}")).collect();
     places.extend(args.unix.iter().map(|path| format!("unix:{}", path.display())));
+    let (places, sessions) = (places.join(" and "), args.sessions);
+    let page = page_address(addresses);
     format!(
-        "serving {name} at {} ({} sessions of up to {context} tokens); press Ctrl-C to stop",
-        places.join(" and "),
-        args.sessions
+        "serving {name} at {places} ({sessions} sessions of up to {context} tokens); its page for \
+         browsers is {page}; press Ctrl-C to stop"
     )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_has_an_address_that_a_browser_can_open() {
+        let page = |address: &str| page_address(&[address.parse().unwrap()]);
+        assert_eq!(page("127.0.0.1:8080"), "http://127.0.0.1:8080/");
+        assert_eq!(page("[::1]:80"), "http://[::1]:80/");
+        assert_eq!(page("192.0.2.1:1"), "http://192.0.2.1:1/");
+        assert_eq!([page("0.0.0.0:9"), page("[::]:9")], ["http://localhost:9/"; 2]);
+    }
 
     #[test]
     fn requests_have_a_part_of_the_memory() {

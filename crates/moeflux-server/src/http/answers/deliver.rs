@@ -65,6 +65,9 @@ pub(crate) struct Delivery {
     memory: ResponseMemory,
     timeouts: Timeouts,
     has_begun: bool,
+    /// When to report next how far the prompt is read; `None` if the client did not ask for that,
+    /// and once the prompt is read.
+    progress_at: Option<Instant>,
     out: Vec<u8>,
     exchange: Option<Arc<HttpExchange>>,
 }
@@ -77,9 +80,18 @@ impl Delivery {
         timeouts: Timeouts,
         memory: ResponseMemory,
     ) -> Self {
-        let (has_begun, out) = (false, Vec::new());
-        let exchange = None;
-        Self { run, writer, is_streamed, memory, timeouts, has_begun, out, exchange }
+        let progress_at = writer.wants_progress().then(Instant::now);
+        Self {
+            run,
+            writer,
+            is_streamed,
+            memory,
+            timeouts,
+            has_begun: false,
+            progress_at,
+            out: Vec::new(),
+            exchange: None,
+        }
     }
 
     /// Attaches the exchange, through which the client may close its side.
@@ -161,12 +173,13 @@ impl Delivery {
                 return;
             }
             let mut events = Vec::new();
+            let wake_at = self.progress_at.map_or(keep_alive_at, |at| at.min(keep_alive_at));
             let outcome = tokio::select! {
                 biased;
                 () = chunks.closed() => return,
                 // The client may be gone: a keep-alive shows whether it is.
                 () = closed(exchange.as_deref()) => None,
-                outcome = timeout_at(keep_alive_at, self.next(&mut events)) => outcome.ok(),
+                outcome = timeout_at(wake_at, self.next(&mut events)) => outcome.ok(),
             };
             self.write(&events);
             match outcome {
@@ -175,6 +188,7 @@ impl Delivery {
                     self.write(&[ResponseEvent::Failed(problem.failure)]);
                     is_over = true;
                 }
+                None if self.progress_at.is_some() => self.write_progress(),
                 None => {
                     self.write_keep_alive();
                     keep_alive_at = Instant::now() + self.timeouts.keep_alive;
@@ -188,16 +202,35 @@ impl Delivery {
         self.write(&[ResponseEvent::KeepAlive(progress)]);
     }
 
+    /// Writes how far the prompt is read.
+    fn write_progress(&mut self) {
+        self.writer.write(&ResponseEvent::Progress(self.run.progress()), &mut self.out);
+        self.progress_at = Some(Instant::now() + self.timeouts.progress);
+    }
+
     /// Writes events. Of several prompts, the first to be read begins the response.
     fn write(&mut self, events: &[ResponseEvent]) {
         for event in events {
             let is_begun = matches!(event, ResponseEvent::Begun { .. });
+            if is_of_answer(event) && self.progress_at.take().is_some() {
+                let progress = self.run.progress().completed();
+                self.writer.write(&ResponseEvent::Progress(progress), &mut self.out);
+            }
             if !(is_begun && self.has_begun) {
                 self.writer.write(event, &mut self.out);
             }
             self.has_begun |= is_begun;
+            if is_begun && self.progress_at.is_some() {
+                self.write_progress();
+            }
         }
     }
+}
+
+/// Whether the event shows that the prompt was read.
+fn is_of_answer(event: &ResponseEvent) -> bool {
+    use ResponseEvent::{Begun, Failed, KeepAlive, Progress};
+    !matches!(event, Begun { .. } | KeepAlive(_) | Progress(_) | Failed(_))
 }
 
 async fn closed(exchange: Option<&HttpExchange>) {

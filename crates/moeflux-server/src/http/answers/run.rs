@@ -39,6 +39,8 @@ pub(crate) struct RequestRun {
     retry_at: Option<Instant>,
     prompt_runs: Vec<PromptRun>,
     n_jobs: usize,
+    /// When the first prompt began to be read.
+    reading_since: Option<Instant>,
     pub(crate) record: Record,
 }
 
@@ -47,6 +49,8 @@ struct PromptRun {
     /// Present while its job runs.
     ticket: Option<Ticket>,
     n_prompt_tokens: usize,
+    /// The number of those tokens that need no computation, once that is known.
+    n_cached_tokens: usize,
     n_answers: usize,
     n_finished: usize,
     prompt: PreparedPrompt,
@@ -66,6 +70,7 @@ impl RequestRun {
         let prompt_run = |prompt_job: &PromptJob| PromptRun {
             ticket: None,
             n_prompt_tokens: prompt_job.job.prompt.len(),
+            n_cached_tokens: 0,
             n_answers: prompt_job.job.n_answers,
             n_finished: 0,
             prompt: prompt_job.prompt.clone(),
@@ -76,7 +81,8 @@ impl RequestRun {
         let prompt_runs = prompt_jobs.iter().map(prompt_run).collect();
         let inbox = Inbox::new(Arc::clone(&state.served.service));
         let waiting = prompt_jobs.into_iter().enumerate().collect();
-        Self { state, inbox, waiting, retry_at: None, prompt_runs, n_jobs: 0, record }
+        let (retry_at, n_jobs, reading_since) = (None, 0, None);
+        Self { state, inbox, waiting, retry_at, prompt_runs, n_jobs, reading_since, record }
     }
 
     /// Submits jobs to the scheduler. A full queue is no error for a request that has begun.
@@ -119,10 +125,14 @@ impl RequestRun {
 
     /// Returns the progress of reading the prompts.
     pub(crate) fn progress(&self) -> PromptProgress {
-        let mut all =
-            PromptProgress { n_total: self.n_prompt_tokens(), ..PromptProgress::default() };
+        let mut all = PromptProgress {
+            n_total: self.n_prompt_tokens(),
+            elapsed: self.reading_since.map_or(Duration::ZERO, |since| since.elapsed()),
+            ..PromptProgress::default()
+        };
         let mut left = self.waiting.is_empty().then_some(Duration::ZERO);
         for prompt_run in &self.prompt_runs {
+            all.n_cached += prompt_run.n_cached_tokens;
             if let Some(ticket) = &prompt_run.ticket {
                 let progress = ticket.progress();
                 all.n_done += progress.n_done;
@@ -205,6 +215,8 @@ impl RequestRun {
         events: &mut Vec<ResponseEvent>,
     ) {
         let prompt_run = &mut self.prompt_runs[prompt_idx];
+        prompt_run.n_cached_tokens = n_cached_tokens;
+        self.reading_since.get_or_insert_with(Instant::now);
         let n_prompt_tokens = prompt_run.n_prompt_tokens;
         let n_replayed = prompt_run.prompt.n_replayed;
         self.state.n_replayed.fetch_add(n_replayed as u64, Ordering::Relaxed);

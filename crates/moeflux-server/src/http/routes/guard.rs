@@ -17,12 +17,13 @@ use moeflux_schedule::Owner;
 use crate::http::body;
 use crate::http::config::CacheScope;
 use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, Refused, RequestId};
+use crate::http::routes::page;
 use crate::http::shared::ServerState;
 use crate::http::sockets::listen::is_loopback;
 use crate::http::sockets::slots::StageReporter;
 use moeflux_wire::{Failure, FailureKind};
 
-/// The path that needs no key, because programs without one monitor it.
+/// A path that needs no key, because programs without one monitor it.
 pub(crate) const OPEN_PATH: &str = "/health";
 
 /// Upper bound on the length of a client's own request id.
@@ -74,8 +75,9 @@ pub(crate) async fn guard(
                 reply::refusal(family, &id, &failure.into())
             }
             Ok(owner) => {
-                // A client does not have to show a key for the open path.
-                if request.uri().path() != OPEN_PATH
+                // A client does not have to show a key for these.
+                let is_open = request.uri().path() == OPEN_PATH || page::is_requested(&request);
+                if !is_open
                     && let Some(stage_reporter) = request.extensions().get::<StageReporter>()
                 {
                     stage_reporter.admitted();
@@ -126,8 +128,8 @@ impl Guard {
             self.check_host(host.as_deref(), address)?;
         }
         let config = &self.server.config;
-        if config.keys.is_empty() {
-            // With keys, a page would have to know one.
+        if config.keys.is_empty() || page::is_requested(request) {
+            // For anything else, a page would have to know a key.
             if !is_listed {
                 check_origin(headers, host.as_deref(), config.ways_in.origin)?;
             }

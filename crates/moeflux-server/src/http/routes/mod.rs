@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** every failure has the format of its dialect.
 
+mod page;
 pub(crate) mod guard;
 mod plain;
 mod suggestion;
@@ -19,6 +20,7 @@ use crate::http::answers::generate::{self, Dialect};
 use crate::http::body;
 use crate::http::reply::{self, Family, Problem, RequestId};
 use crate::http::routes::guard::{Entrance, Guard, HasLogLine, OPEN_PATH};
+use crate::http::routes::page::INDEX_PATH;
 use crate::http::routes::plain::Question;
 use crate::http::routes::suggestion::suggested_path;
 use crate::http::shared::{CurrentModel, ModelState};
@@ -36,6 +38,7 @@ enum Operation {
     Props,
     Document,
     Index,
+    PageFile,
 }
 
 impl Operation {
@@ -44,8 +47,9 @@ impl Operation {
     }
 }
 
-/// Paths in the notation of `OpenAPI`. The name of a model may contain slashes.
-const ROUTES: [(&str, Operation); 16] = [
+/// Paths in the notation of `OpenAPI`. The name of a model may contain slashes, and so may the path
+/// of a file.
+const ROUTES: [(&str, Operation); 17] = [
     ("/v1/chat/completions", Operation::Answer(Dialect::Chat)),
     ("/v1/completions", Operation::Answer(Dialect::Completions)),
     ("/v1/responses", Operation::Answer(Dialect::Responses)),
@@ -61,14 +65,15 @@ const ROUTES: [(&str, Operation); 16] = [
     ("/metrics", Operation::Metrics),
     ("/props", Operation::Props),
     ("/openapi.json", Operation::Document),
-    ("/", Operation::Index),
+    (INDEX_PATH, Operation::Index),
+    ("/page/{path}", Operation::PageFile),
 ];
 
 /// Routes all paths, behind the guard of a socket.
 pub(crate) fn router(current: &CurrentModel, entrance: Entrance) -> Router {
     let mut router = Router::new();
     for (path, operation) in ROUTES {
-        let path = path.replace("{id}", "{*id}");
+        let path = path.replace('{', "{*");
         router = router.route(&path, method_router(current, operation));
     }
     let state = Guard { server: Arc::clone(&current.get().server), entrance };
@@ -85,6 +90,7 @@ pub(crate) fn router(current: &CurrentModel, entrance: Entrance) -> Router {
             refuse(request, FailureKind::MethodNotAllowed, &problem).await
         })
         .layer(middleware::from_fn_with_state(state, guard::guard))
+        .layer(middleware::from_fn(page::policy))
 }
 
 /// Returns the method of an existing path.
@@ -114,7 +120,11 @@ async fn serve(
         Operation::Metrics => Ok(plain::metrics(&state)),
         Operation::Props => Ok(plain::props(&state)),
         Operation::Document => Ok(plain::document()),
+        Operation::Index if page::is_requested(&request) => Ok(page::index(request.headers())),
         Operation::Index => Ok(plain::index(&state)),
+        Operation::PageFile => {
+            page::asset(request.uri().path(), request.headers()).map_err(Problem::from)
+        }
     };
     served.unwrap_or_else(|problem| {
         let mut response = reply::refusal(family, &id, &problem);
@@ -154,7 +164,7 @@ mod tests {
     #[test]
     fn suggested_paths_exist() {
         // `suggested_path` is asked about `/` only if there is no such route.
-        let is_whole = |path: &str| !["/", "/v1/models/{id}"].contains(&path);
+        let is_whole = |path: &str| path != INDEX_PATH && !path.contains('{');
         for (path, _) in ROUTES.into_iter().filter(|(path, _)| is_whole(path)) {
             assert_eq!(suggested_path(path), None, "{path}");
         }

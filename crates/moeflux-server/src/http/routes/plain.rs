@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path};
 use axum::http::{Request, Response, StatusCode};
+use moeflux::sample::SamplerConfig;
 use moeflux::{Cancel, TextLimit};
 use moeflux_schedule::{Owner, State};
 use serde_json::{Value as Json, json};
@@ -180,8 +181,15 @@ pub(crate) fn props(state: &ModelState) -> Response<Body> {
         "model_names": state.served.model.names,
         "version": env!("CARGO_PKG_VERSION"),
         "max_model_len": n_context,
-        "default_generation_settings": {"n_ctx": n_context},
+        "default_generation_settings": {
+            "n_ctx": n_context,
+            "params": sampling_params(&state.text().sampling(0)),
+        },
         "has_chat_template": state.chat.has_template(),
+        "chat_template_caps": {
+            "supports_tools": state.chat.reads_calls(),
+            "supports_thinking": state.has_thinking_switch,
+        },
     });
     for (key, value) in &state.served.model.about {
         props[key.as_str()] = value.clone();
@@ -189,12 +197,27 @@ pub(crate) fn props(state: &ModelState) -> Response<Body> {
     reply::json(&props)
 }
 
+/// Returns the sampling settings of a request that gives none.
+fn sampling_params(own: &SamplerConfig) -> Json {
+    // As people write it: 0.7 rather than 0.699999988.
+    let decimal = |value: f32| value.to_string().parse::<f64>().unwrap_or_else(|_| value.into());
+    json!({
+        "temperature": decimal(own.temperature),
+        "top_k": own.top_k,
+        "top_p": decimal(own.top_p),
+        "min_p": decimal(own.min_p),
+        "repeat_penalty": decimal(own.repetition_penalty),
+        "presence_penalty": decimal(own.presence_penalty),
+        "frequency_penalty": decimal(own.frequency_penalty),
+    })
+}
+
 /// Returns the description of the interface.
 pub(crate) fn document() -> Response<Body> {
     reply::text("application/json", openapi::DOCUMENT)
 }
 
-/// Identifies the server to people who open it in a browser.
+/// Identifies the server to people who ask it without a browser.
 pub(crate) fn index(state: &ModelState) -> Response<Body> {
     let line = format!(
         "moeflux {} serves {}; see /openapi.json for the API\n",
