@@ -1,0 +1,122 @@
+// Cuts a Markdown text that grows into blocks, so that only the last one is made again.
+//
+// Invariant: the texts of all blocks, in order, are the text without the lines of fences; a block
+// that was returned as done never changes. A block that is too long is cut at a line, so that one
+// step stays cheap. Links that are defined after their use stay text. The lexer is passed in (`lex`
+// turns a text into tokens with `type` and `raw`).
+
+// What is lexed and rendered in one step. Larger steps take longer than a frame.
+export const STEP_CHARACTERS_MAX = 12_000;
+const FENCE = /^( {0,3})(`{3,}|~{3,})([^\n]*)(?:\n|$)/;
+
+export class BlockCutter {
+  #lex;
+  #text = "";
+  #done = 0;
+  #fence = null;
+
+  constructor(lex) {
+    this.#lex = lex;
+  }
+
+  /** Takes the whole text so far, which continues that of the last call. */
+  setText(text) {
+    this.#text = text;
+  }
+
+  /** Whether `step` would return blocks that are done, or the last one. */
+  get hasRest() {
+    return this.#done < this.#text.length;
+  }
+
+  /**
+   * Returns `{done, last, isMore}`: blocks that are complete, the block that may still grow (or
+   * null), and whether another step would find more. With `isEnd`, all blocks are complete.
+   * A block is `{kind: "markdown", raw}` or `{kind: "code", language, text, isFirst, isClosed}`;
+   * a code block with `isFirst: false` continues the one before it.
+   */
+  step(isEnd) {
+    const began = this.#done;
+    const rest = this.#text.slice(began, began + STEP_CHARACTERS_MAX);
+    if (rest === "") return { done: [], last: null, isMore: false };
+    const isWhole = began + rest.length === this.#text.length;
+    const piece = { rest, isWhole, isLast: isWhole && isEnd };
+    const result = this.#fence ? this.#insideFence(piece) : this.#outside(piece);
+    const isMore = this.#done > began && this.#done < this.#text.length && result.last === null;
+    return { ...result, isMore };
+  }
+
+  #outside({ rest, isWhole, isLast }) {
+    const opened = FENCE.exec(rest);
+    if (opened && !(opened[2][0] === "`" && opened[3].includes("`"))) {
+      // The line that opens a fence must be whole before its language is known.
+      if (isWhole && !isLast && !opened[0].endsWith("\n")) return { done: [], last: null };
+      return this.#openFence(opened);
+    }
+    const tokens = this.#lex(rest);
+    const fence = tokens.findIndex((token) => token.type === "code" && FENCE.test(token.raw));
+    const isFenceNext = fence >= 0;
+    const nDone = isFenceNext ? fence : isLast ? tokens.length : nComplete(tokens);
+    const done = tokens.slice(0, nDone).map((token) => markdown(token.raw));
+    const taken = done.reduce((sum, block) => sum + block.raw.length, 0);
+    if (taken === 0 && !isWhole) return this.#cutLong(rest);
+    this.#done += taken;
+    const left = rest.slice(taken);
+    const isShown = isWhole && !isFenceNext && left !== "";
+    return { done, last: isShown ? markdown(left) : null };
+  }
+
+  /** A single block that is longer than a step: cut after its last line, blank or character. */
+  #cutLong(rest) {
+    const at = [rest.lastIndexOf("\n") + 1, rest.lastIndexOf(" ") + 1, rest.length]
+      .find((place) => place > rest.length / 2);
+    this.#done += at;
+    return { done: [markdown(rest.slice(0, at))], last: null };
+  }
+
+  #openFence([line, indent, mark, info]) {
+    const language = info.trim().split(/[\s{]/)[0].toLowerCase();
+    const run = mark[0] === "`" ? "`" : "~";
+    this.#fence = { indent: indent.length, language, close: closing(run, mark.length) };
+    this.#done += line.length;
+    return { done: [this.#code("", true, false)], last: null };
+  }
+
+  #insideFence({ rest, isLast }) {
+    const close = this.#fence.close.exec(rest);
+    if (close && (close[0].endsWith("\n") || isLast)) {
+      const code = this.#code(rest.slice(0, close.index), false, true);
+      this.#fence = null;
+      this.#done += close.index + close[0].length;
+      return { done: [code], last: null };
+    }
+    // Up to the last line break nothing changes any more; a very long line is taken as it is.
+    const isLong = rest.length === STEP_CHARACTERS_MAX;
+    const end = isLast ? rest.length : rest.lastIndexOf("\n") + 1 || (isLong ? rest.length : 0);
+    this.#done += end;
+    const done = end > 0 ? [this.#code(rest.slice(0, end), false, isLast)] : [];
+    const left = rest.slice(end);
+    const isShown = left !== "" && !isLong && !/^ {0,3}[`~]+$/.test(left);
+    return { done, last: isShown ? this.#code(left, false, false) : null };
+  }
+
+  #code(text, isFirst, isClosed) {
+    const { indent, language } = this.#fence;
+    const bare = indent > 0 ? text.replace(new RegExp(`^ {1,${indent}}`, "gm"), "") : text;
+    return { kind: "code", language, text: bare, isFirst, isClosed };
+  }
+}
+
+/** All but the last token may not change; blank lines behind a list may be inside of it. */
+function nComplete(tokens) {
+  const last = tokens.length - 1;
+  return tokens[last]?.type === "space" && tokens[last - 1]?.type === "list" ? last - 1 : last;
+}
+
+function closing(run, length) {
+  return new RegExp(`^ {0,3}${run}{${length},}[ \\t]*(?:\\n|$)`, "m");
+}
+
+function markdown(raw) {
+  return { kind: "markdown", raw };
+}

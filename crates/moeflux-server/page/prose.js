@@ -1,0 +1,117 @@
+// Shows a Markdown text that grows.
+//
+// Invariant: blocks that are complete are made once and stay; only the last one is made again.
+// Work is done in slices shorter than a frame, so that a million characters do not stop keys.
+
+import { BlockCutter } from "./blocks.js";
+import { CodeBlock } from "./code_block.js";
+import { element } from "./dom.js";
+import { lexMarkdown, markdownElements } from "./markup.js";
+
+const SLICE_MS = 8;
+// Browsers lay out only the blocks in view if there are more than this.
+const N_LONG_BLOCKS = 60;
+
+export class Prose {
+  #cutter = new BlockCutter(lexMarkdown);
+  #text = "";
+  #isEnd = false;
+  #last = null;
+  #code = null;
+  #isWaiting = false;
+  #nBlocks = 0;
+
+  constructor() {
+    this.element = element("div", { class: "prose" });
+  }
+
+  /** Sets the whole text so far. `isEnd` says that it will not grow. */
+  set(text, isEnd) {
+    const clean = text.replaceAll("\r\n", "\n");
+    if (clean === this.#text && isEnd === this.#isEnd) return;
+    if (!clean.startsWith(this.#text) || this.#isEnd) this.#restart();
+    this.#text = clean;
+    this.#isEnd = isEnd;
+    this.#cutter.setText(clean);
+    if (!this.#isWaiting) this.#work();
+  }
+
+  #restart() {
+    this.#cutter = new BlockCutter(lexMarkdown);
+    this.#last = null;
+    this.#code = null;
+    this.#nBlocks = 0;
+    this.element.replaceChildren();
+  }
+
+  #work() {
+    const until = performance.now() + SLICE_MS;
+    let isMore = true;
+    while (isMore && performance.now() < until) {
+      const step = this.#cutter.step(this.#isEnd);
+      this.#last?.remove();
+      this.#last = null;
+      step.done.forEach((block) => this.#add(block));
+      if (step.last) this.#showLast(step.last);
+      isMore = step.isMore;
+    }
+    this.element.classList.toggle("long", this.#nBlocks > N_LONG_BLOCKS);
+    this.#isWaiting = isMore;
+    if (isMore) setTimeout(() => this.#work(), 0);
+    else if (this.#isEnd) this.#code?.close();
+  }
+
+  #add(block) {
+    if (block.kind === "markdown") {
+      this.#code = null;
+      if (block.raw.trim() !== "") this.#append(markdownBlock(block.raw));
+      return;
+    }
+    if (block.isFirst) {
+      this.#code = new CodeBlock(block.language);
+      this.#append(this.#code.element);
+    }
+    this.#code.append(block.text);
+    if (block.isClosed) {
+      this.#code.close();
+      this.#code = null;
+    }
+  }
+
+  #append(made) {
+    this.#nBlocks += 1;
+    this.element.append(made);
+  }
+
+  #showLast(block) {
+    if (block.kind === "code") {
+      this.#code.setLast(block.text);
+    } else if (block.raw.trim() !== "") {
+      this.#last = markdownBlock(block.raw);
+      this.element.append(this.#last);
+    }
+  }
+}
+
+/** A block in an element of its own, so that it can be replaced. */
+function markdownBlock(raw) {
+  const block = element("div", { class: "block" });
+  block.append(markdownElements(raw));
+  for (const table of block.querySelectorAll("table")) {
+    const about = { class: "table", tabindex: "0", role: "region", "aria-label": "Table" };
+    const frame = element("div", about);
+    table.replaceWith(frame);
+    frame.append(table);
+  }
+  for (const code of block.querySelectorAll("pre > code:not(.math)")) frameCode(code);
+  return block;
+}
+
+/** Code inside of a list or a quotation. */
+function frameCode(code) {
+  const language = /language-(\S+)/.exec(code.className)?.[1] ?? "";
+  const framed = new CodeBlock(language);
+  framed.append(code.textContent);
+  framed.close();
+  code.parentElement.replaceWith(framed.element);
+}
