@@ -3,11 +3,12 @@
 // Invariant: the texts of all blocks, in order, are the text without the lines of fences; a block
 // that was returned as done never changes. A block that is too long is cut at a line, so that one
 // step stays cheap. Links that are defined after their use stay text. The lexer is passed in (`lex`
-// turns a text into tokens with `type` and `raw`).
+// turns a text into marked's tokens).
 
 // What is lexed and rendered in one step. Larger steps take longer than a frame.
 export const STEP_CHARACTERS_MAX = 12_000;
 const FENCE = /^( {0,3})(`{3,}|~{3,})([^\n]*)(?:\n|$)/;
+const OPEN_MATH = /^(?:\$\$(?![\s\S]*\$\$)|\\\[(?![\s\S]*\\\]))/;
 
 export class BlockCutter {
   #lex;
@@ -24,16 +25,11 @@ export class BlockCutter {
     this.#text = text;
   }
 
-  /** Whether `step` would return blocks that are done, or the last one. */
-  get hasRest() {
-    return this.#done < this.#text.length;
-  }
-
   /**
    * Returns `{done, last, isMore}`: blocks that are complete, the block that may still grow (or
    * null), and whether another step would find more. With `isEnd`, all blocks are complete.
-   * A block is `{kind: "markdown", raw}` or `{kind: "code", language, text, isFirst, isClosed}`;
-   * a code block with `isFirst: false` continues the one before it.
+   * A block is `{kind: "markdown", raw, tokens}`, of which one step gives few, or `{kind: "code",
+   * language, text, isFirst, isClosed}`; one with `isFirst: false` continues the one before it.
    */
   step(isEnd) {
     const began = this.#done;
@@ -54,16 +50,15 @@ export class BlockCutter {
       return this.#openFence(opened);
     }
     const tokens = this.#lex(rest);
-    const fence = tokens.findIndex((token) => token.type === "code" && FENCE.test(token.raw));
-    const isFenceNext = fence >= 0;
-    const nDone = isFenceNext ? fence : isLast ? tokens.length : nComplete(tokens);
-    const done = tokens.slice(0, nDone).map((token) => markdown(token.raw));
-    const taken = done.reduce((sum, block) => sum + block.raw.length, 0);
+    // A fence at the end may be open: the next step begins with it.
+    const isFenceNext = isFence(tokens.at(-1));
+    const nDone = isFenceNext ? tokens.length - 1 : isLast ? tokens.length : nComplete(tokens);
+    const complete = tokens.slice(0, nDone);
+    const taken = complete.reduce((sum, token) => sum + token.raw.length, 0);
     if (taken === 0 && !isWhole) return this.#cutLong(rest);
     this.#done += taken;
-    const left = rest.slice(taken);
-    const isShown = isWhole && !isFenceNext && left !== "";
-    return { done, last: isShown ? markdown(left) : null };
+    const isShown = isWhole && !isFenceNext && nDone < tokens.length;
+    return { done: blocksOf(complete), last: isShown ? markdown(tokens.slice(nDone)) : null };
   }
 
   /** A single block that is longer than a step: cut after its last line, blank or character. */
@@ -71,7 +66,7 @@ export class BlockCutter {
     const at = [rest.lastIndexOf("\n") + 1, rest.lastIndexOf(" ") + 1, rest.length]
       .find((place) => place > rest.length / 2);
     this.#done += at;
-    return { done: [markdown(rest.slice(0, at))], last: null };
+    return { done: [markdown(this.#lex(rest.slice(0, at)))], last: null };
   }
 
   #openFence([line, indent, mark, info]) {
@@ -107,9 +102,13 @@ export class BlockCutter {
   }
 }
 
-/** All but the last token may not change; blank lines behind a list may be inside of it. */
+/**
+ * How many tokens cannot change. The last one can, blank lines behind a list may be inside of it,
+ * and mathematics that has begun may have blank lines.
+ */
 function nComplete(tokens) {
-  const last = tokens.length - 1;
+  const open = tokens.findIndex((token) => token.type === "paragraph" && OPEN_MATH.test(token.raw));
+  const last = open >= 0 ? open : tokens.length - 1;
   return tokens[last]?.type === "space" && tokens[last - 1]?.type === "list" ? last - 1 : last;
 }
 
@@ -117,6 +116,32 @@ function closing(run, length) {
   return new RegExp(`^ {0,3}${run}{${length},}[ \\t]*(?:\\n|$)`, "m");
 }
 
-function markdown(raw) {
-  return { kind: "markdown", raw };
+function isFence(token) {
+  return token?.type === "code" && FENCE.test(token.raw);
+}
+
+/** Tokens as blocks: fenced code alone, and what is between together. */
+function blocksOf(tokens) {
+  const blocks = [];
+  let between = [];
+  const end = () => {
+    if (between.length > 0) blocks.push(markdown(between));
+    between = [];
+  };
+  for (const token of tokens) {
+    if (isFence(token)) {
+      end();
+      const language = (token.lang ?? "").split(/[\s{]/)[0].toLowerCase();
+      const text = `${token.text}\n`;
+      blocks.push({ kind: "code", language, text, isFirst: true, isClosed: true });
+    } else {
+      between.push(token);
+    }
+  }
+  end();
+  return blocks;
+}
+
+function markdown(tokens) {
+  return { kind: "markdown", raw: tokens.map(({ raw }) => raw).join(""), tokens };
 }

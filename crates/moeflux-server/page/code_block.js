@@ -60,12 +60,14 @@ export class CodeBlock {
     this.#text = this.text.replace(/\n$/, "");
     this.#last = "";
     this.#isClosed = true;
-    this.#show(COLOURED_CHARACTERS_MAX);
+    this.#show(0);
+    // Blocks that nobody sees need no colours yet.
+    whenSeen(this.element, () => this.#show(COLOURED_CHARACTERS_MAX));
   }
 
   #show(nCharactersMax) {
     const isColourful = this.text.length <= nCharactersMax && knowsLanguage(this.#language);
-    if (!isColourful && this.#isColoured) this.#showPlain();
+    if (!isColourful && this.#isColoured && !this.#isClosed) this.#showPlain();
     if (!this.#isColoured) this.#grow();
     if (isColourful && !this.#isColouring) this.#colour();
   }
@@ -110,6 +112,21 @@ export class CodeBlock {
       this.#show(this.#isClosed ? COLOURED_CHARACTERS_MAX : GROWING_CHARACTERS_MAX);
     }
   }
+}
+
+const seen = new WeakMap();
+const observer = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    if (!isIntersecting) continue;
+    observer.unobserve(target);
+    seen.get(target)();
+  }
+}, { rootMargin: "400px" });
+
+/** Runs once, when the element comes near to what is in view. */
+function whenSeen(target, run) {
+  seen.set(target, run);
+  observer.observe(target);
 }
 
 /** Copies, and says so on the button. */

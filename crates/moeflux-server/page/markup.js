@@ -17,6 +17,8 @@ const ALLOWED = {
   ],
   ALLOWED_ATTR: ["align", "class", "href", "rel", "start", "target", "title"],
   ALLOWED_URI_REGEXP: /^https?:\/\//i,
+  // Without this, DOMPurify holds the values of these against the pattern for addresses.
+  ADD_URI_SAFE_ATTR: ["align", "rel", "start", "target"],
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
   RETURN_TRUSTED_TYPE: true,
@@ -46,14 +48,14 @@ function escaped(text) {
   return text.replace(/[&<>"']/g, (character) => ESCAPES[character]);
 }
 
-/** Splits Markdown into blocks with `type` and `raw`. */
+/** Splits Markdown into blocks (tokens of marked). */
 export function lexMarkdown(text) {
   return marked.lexer(text);
 }
 
-/** The elements of a Markdown text. */
-export function markdownElements(text) {
-  return safeElements(marked.parse(text));
+/** The elements of such blocks. */
+export function markdownElements(tokens) {
+  return safeElements(marked.parser(tokens));
 }
 
 /** The elements of what the highlighter wrote. */

@@ -15,7 +15,11 @@ const INLINE = [
 const blockRule = {
   name: "mathBlock",
   level: "block",
-  start: (text) => indexOrNone(text.search(/(?:^|\n)[ \t]*(?:\$\$|\\\[)/)),
+  // Asked for the rest of the text at each paragraph, so that it must be cheap.
+  start(text) {
+    const places = ["\n$$", "\n\\["].map((mark) => text.indexOf(mark)).filter((it) => it >= 0);
+    return places.length > 0 ? Math.min(...places) : undefined;
+  },
   tokenizer(text) {
     const found = BLOCK.exec(text);
     return found ? { type: "mathBlock", raw: found[0], text: found[0] } : undefined;

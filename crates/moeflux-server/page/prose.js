@@ -9,8 +9,6 @@ import { element } from "./dom.js";
 import { lexMarkdown, markdownElements } from "./markup.js";
 
 const SLICE_MS = 8;
-// Browsers lay out only the blocks in view if there are more than this.
-const N_LONG_BLOCKS = 60;
 
 export class Prose {
   #cutter = new BlockCutter(lexMarkdown);
@@ -19,7 +17,6 @@ export class Prose {
   #last = null;
   #code = null;
   #isWaiting = false;
-  #nBlocks = 0;
 
   constructor() {
     this.element = element("div", { class: "prose" });
@@ -40,7 +37,6 @@ export class Prose {
     this.#cutter = new BlockCutter(lexMarkdown);
     this.#last = null;
     this.#code = null;
-    this.#nBlocks = 0;
     this.element.replaceChildren();
   }
 
@@ -55,7 +51,6 @@ export class Prose {
       if (step.last) this.#showLast(step.last);
       isMore = step.isMore;
     }
-    this.element.classList.toggle("long", this.#nBlocks > N_LONG_BLOCKS);
     this.#isWaiting = isMore;
     if (isMore) setTimeout(() => this.#work(), 0);
     else if (this.#isEnd) this.#code?.close();
@@ -64,12 +59,12 @@ export class Prose {
   #add(block) {
     if (block.kind === "markdown") {
       this.#code = null;
-      if (block.raw.trim() !== "") this.#append(markdownBlock(block.raw));
+      if (block.raw.trim() !== "") this.element.append(markdownBlock(block.tokens));
       return;
     }
     if (block.isFirst) {
       this.#code = new CodeBlock(block.language);
-      this.#append(this.#code.element);
+      this.element.append(this.#code.element);
     }
     this.#code.append(block.text);
     if (block.isClosed) {
@@ -78,25 +73,20 @@ export class Prose {
     }
   }
 
-  #append(made) {
-    this.#nBlocks += 1;
-    this.element.append(made);
-  }
-
   #showLast(block) {
     if (block.kind === "code") {
       this.#code.setLast(block.text);
     } else if (block.raw.trim() !== "") {
-      this.#last = markdownBlock(block.raw);
+      this.#last = markdownBlock(block.tokens);
       this.element.append(this.#last);
     }
   }
 }
 
-/** A block in an element of its own, so that it can be replaced. */
-function markdownBlock(raw) {
+/** Blocks in an element of their own, so that they can be replaced. */
+function markdownBlock(tokens) {
   const block = element("div", { class: "block" });
-  block.append(markdownElements(raw));
+  block.append(markdownElements(tokens));
   for (const table of block.querySelectorAll("table")) {
     const about = { class: "table", tabindex: "0", role: "region", "aria-label": "Table" };
     const frame = element("div", about);

@@ -155,9 +155,9 @@ export class Talk {
       }
     };
     // Fewer turns never need more tokens, so that half of the places need not be tried.
-    let low = 1;
+    let low = questions.findIndex(({ id }) => id === this.conversation.firstSent) + 1 || 1;
     let high = questions.length - 1;
-    if (high < 1 || !(await fits(high))) return false;
+    if (high < low || !(await fits(high))) return false;
     while (low < high) {
       const middle = Math.floor((low + high) / 2);
       if (await fits(middle)) high = middle;

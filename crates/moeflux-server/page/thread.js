@@ -97,7 +97,8 @@ export class Thread {
 
   /** Puts the focus on the arrows of the version that was picked. */
   focusVersion(turnId, step) {
-    const arrows = this.#views.get(turnId)?.element.querySelectorAll(".versions button");
+    const foot = this.#views.get(turnId)?.element.querySelector(".turn-foot");
+    const arrows = foot?.querySelectorAll(".versions button");
     const wanted = step < 0 ? arrows?.[0] : arrows?.[1];
     const other = step < 0 ? arrows?.[1] : arrows?.[0];
     (wanted?.disabled ? other : wanted)?.focus();

@@ -18,12 +18,16 @@ export class VersionArrows {
   }
 
   update({ siblings, index }) {
+    const hadFocus = this.element.contains(document.activeElement);
     this.#siblings = siblings;
     this.#index = index;
     this.element.hidden = siblings.length < 2;
     this.#label.textContent = `${index + 1} of ${siblings.length}`;
     this.#previous.disabled = index === 0;
     this.#next.disabled = index === siblings.length - 1;
+    // A button that is disabled loses the focus; the other one is the only way on.
+    if (hadFocus && this.#previous.disabled) this.#next.focus();
+    else if (hadFocus && this.#next.disabled) this.#previous.focus();
   }
 
   #pick(pick, step) {
