@@ -6,7 +6,9 @@
 // turns a text into marked's tokens).
 
 // What is lexed and rendered in one step. Larger steps take longer than a frame.
-export const STEP_CHARACTERS_MAX = 12_000;
+const STEP_CHARACTERS = 3_000;
+// A single block, such as a table, may be so long before it is cut.
+export const BLOCK_CHARACTERS_MAX = 16_000;
 const FENCE = /^( {0,3})(`{3,}|~{3,})([^\n]*)(?:\n|$)/;
 const OPEN_MATH = /^(?:\$\$(?![\s\S]*\$\$)|\\\[(?![\s\S]*\\\]))/;
 
@@ -33,13 +35,19 @@ export class BlockCutter {
    */
   step(isEnd) {
     const began = this.#done;
-    const rest = this.#text.slice(began, began + STEP_CHARACTERS_MAX);
-    if (rest === "") return { done: [], last: null, isMore: false };
-    const isWhole = began + rest.length === this.#text.length;
-    const piece = { rest, isWhole, isLast: isWhole && isEnd };
-    const result = this.#fence ? this.#insideFence(piece) : this.#outside(piece);
+    if (began === this.#text.length) return { done: [], last: null, isMore: false };
+    let result = this.#take(STEP_CHARACTERS, isEnd);
+    const isLong = this.#done === began && this.#text.length > began + STEP_CHARACTERS;
+    if (isLong) result = this.#take(BLOCK_CHARACTERS_MAX, isEnd);
     const isMore = this.#done > began && this.#done < this.#text.length && result.last === null;
     return { ...result, isMore };
+  }
+
+  #take(nCharacters, isEnd) {
+    const rest = this.#text.slice(this.#done, this.#done + nCharacters);
+    const isWhole = this.#done + rest.length === this.#text.length;
+    const piece = { rest, isWhole, isLast: isWhole && isEnd };
+    return this.#fence ? this.#insideFence(piece) : this.#outside(piece);
   }
 
   #outside({ rest, isWhole, isLast }) {
@@ -55,13 +63,14 @@ export class BlockCutter {
     const nDone = isFenceNext ? tokens.length - 1 : isLast ? tokens.length : nComplete(tokens);
     const complete = tokens.slice(0, nDone);
     const taken = complete.reduce((sum, token) => sum + token.raw.length, 0);
-    if (taken === 0 && !isWhole) return this.#cutLong(rest);
+    const isLong = rest.length === BLOCK_CHARACTERS_MAX;
+    if (taken === 0 && !isWhole) return isLong ? this.#cutLong(rest) : { done: [], last: null };
     this.#done += taken;
     const isShown = isWhole && !isFenceNext && nDone < tokens.length;
     return { done: blocksOf(complete), last: isShown ? markdown(tokens.slice(nDone)) : null };
   }
 
-  /** A single block that is longer than a step: cut after its last line, blank or character. */
+  /** A single block that is too long: cut after its last line, blank or character. */
   #cutLong(rest) {
     const at = [rest.lastIndexOf("\n") + 1, rest.lastIndexOf(" ") + 1, rest.length]
       .find((place) => place > rest.length / 2);
@@ -86,7 +95,7 @@ export class BlockCutter {
       return { done: [code], last: null };
     }
     // Up to the last line break nothing changes any more; a very long line is taken as it is.
-    const isLong = rest.length === STEP_CHARACTERS_MAX;
+    const isLong = !isLast && rest.length >= STEP_CHARACTERS;
     const end = isLast ? rest.length : rest.lastIndexOf("\n") + 1 || (isLong ? rest.length : 0);
     this.#done += end;
     const done = end > 0 ? [this.#code(rest.slice(0, end), false, isLast)] : [];

@@ -215,13 +215,15 @@ export class Composer {
   async #count() {
     this.#counting = new AbortController();
     const { signal } = this.#counting;
+    let nTokens = 0;
     try {
-      const nTokens = await this.#countTokens(this.#field.value, signal);
-      if (!signal.aborted) this.#nTokens = nTokens;
-    } catch {
-      // A count is a help; without it one can still send.
-      if (!signal.aborted) this.#nTokens = 0;
+      nTokens = await this.#countTokens(this.#field.value, signal);
+    } catch (error) {
+      // The server counts no further than the context. Other failures do not keep one from sending.
+      if (error.kind === "length") nTokens = Infinity;
     }
+    if (signal.aborted) return;
+    this.#nTokens = nTokens;
     this.#showCount();
   }
 
@@ -230,8 +232,9 @@ export class Composer {
     const n = this.#nTokens + inFiles;
     const { used, max } = this.#context;
     const parts = [];
-    if (n > 0) parts.push(plural(n, "token"));
-    if (max > 0 && (used > 0 || n > 0)) parts.push(`${count(used + n)} of ${count(max)} in use`);
+    if (n === Infinity) parts.push(`longer than the context of ${plural(max, "token")}`);
+    else if (n > 0) parts.push(plural(n, "token"));
+    if (n < Infinity && max > 0 && (used > 0 || n > 0)) parts.push(`${count(used + n)} of ${count(max)} in use`);
     this.#counter.textContent = parts.join(" · ");
     this.#counter.classList.toggle("full", max > 0 && used + n >= max);
   }

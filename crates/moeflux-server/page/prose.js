@@ -9,6 +9,9 @@ import { element } from "./dom.js";
 import { lexMarkdown, markdownElements } from "./markup.js";
 
 const SLICE_MS = 8;
+// Browsers lay out only the chunks in view. More blocks in one cost more as it grows, fewer cost
+// more in a long text: 10,000 elements beside each other take a frame to place.
+const N_CHUNK_BLOCKS = 32;
 
 export class Prose {
   #cutter = new BlockCutter(lexMarkdown);
@@ -17,6 +20,7 @@ export class Prose {
   #last = null;
   #code = null;
   #isWaiting = false;
+  #chunk = null;
 
   constructor() {
     this.element = element("div", { class: "prose" });
@@ -37,6 +41,7 @@ export class Prose {
     this.#cutter = new BlockCutter(lexMarkdown);
     this.#last = null;
     this.#code = null;
+    this.#chunk = null;
     this.element.replaceChildren();
   }
 
@@ -59,12 +64,12 @@ export class Prose {
   #add(block) {
     if (block.kind === "markdown") {
       this.#code = null;
-      if (block.raw.trim() !== "") this.element.append(markdownBlock(block.tokens));
+      if (block.raw.trim() !== "") this.#append(markdownBlock(block.tokens));
       return;
     }
     if (block.isFirst) {
       this.#code = new CodeBlock(block.language);
-      this.element.append(this.#code.element);
+      this.#append(this.#code.element);
     }
     this.#code.append(block.text);
     if (block.isClosed) {
@@ -73,12 +78,20 @@ export class Prose {
     }
   }
 
+  #append(made) {
+    if (!this.#chunk || this.#chunk.childElementCount >= N_CHUNK_BLOCKS) {
+      this.#chunk = element("div", { class: "chunk" });
+      this.element.append(this.#chunk);
+    }
+    this.#chunk.append(made);
+  }
+
   #showLast(block) {
     if (block.kind === "code") {
       this.#code.setLast(block.text);
     } else if (block.raw.trim() !== "") {
       this.#last = markdownBlock(block.tokens);
-      this.element.append(this.#last);
+      this.#append(this.#last);
     }
   }
 }

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 const PAGE = "../../../crates/moeflux-server/page";
-const { BlockCutter, STEP_CHARACTERS_MAX } = await import(`${PAGE}/blocks.js`);
+const { BlockCutter, BLOCK_CHARACTERS_MAX } = await import(`${PAGE}/blocks.js`);
 const { Marked } = await import(`${PAGE}/vendor/marked.esm.js`);
 const { mathRules } = await import(`${PAGE}/math.js`);
 
@@ -63,7 +63,7 @@ test("nothing is lost, and long blocks are cut", () => {
   for (const text of long) {
     const blocks = cut(text, 997);
     assert.equal(blocks.map(({ text: part }) => part).join(""), text);
-    assert.ok(blocks.every(({ text: part }) => part.length <= STEP_CHARACTERS_MAX));
+    assert.ok(blocks.every(({ text: part }) => part.length <= BLOCK_CHARACTERS_MAX));
   }
   const code = `\`\`\`js\n${"let a = 1;\n".repeat(20_000)}\`\`\`\n\nEnd.`;
   const blocks = cut(code, 4001);

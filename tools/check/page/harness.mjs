@@ -19,13 +19,18 @@ export class Harness {
   #browser;
   #page;
   #only;
+  #isOwnPage;
   #failed = [];
   #nPassed = 0;
 
-  /** `page` is the address that the page comes from; `only` chooses checks by a part of a name. */
-  constructor(page, only) {
+  /**
+   * `page` is the address that the page comes from, `only` chooses checks by a part of a name, and
+   * `isOwnPage` says that moeflux serves this page itself.
+   */
+  constructor(page, { only, isOwnPage }) {
     this.#page = page;
     this.#only = only;
+    this.#isOwnPage = isOwnPage;
   }
 
   async start() {
@@ -35,23 +40,26 @@ export class Harness {
 
   /**
    * `prepare(server)` runs before the page is opened, and `expects` matches errors that the browser
-   * may report; other options are those of a context.
+   * may report. With `upstream`, the API is that of a server at this address. Other options are
+   * those of a context.
    */
   async check(name, run, options = {}) {
     if (this.#only && !name.includes(this.#only)) return;
     const server = new ScriptedServer(this.#page);
     await server.start();
     options.prepare?.(server);
+    server.upstream = options.upstream ?? null;
+    const address = options.upstream && this.#isOwnPage ? options.upstream : server.url;
     const context = await this.#browser.newContext({
       viewport: { width: 1280, height: 800 }, acceptDownloads: true, ...options,
     });
     context.setDefaultTimeout(EXPECT_MS_MAX);
-    const troubles = watch(context, server.url, options.expects);
-    const person = new Person(context, server);
+    const troubles = watch(context, address, options.expects);
+    const person = new Person(context, address);
     const began = Date.now();
     try {
       await person.open();
-      await inTime(run({ person, page: person.page, server, context, url: server.url }));
+      await inTime(run({ person, page: person.page, server, context, url: address }));
       assert.deepEqual(troubles, []);
       this.#nPassed += 1;
       console.log(`ok      ${name} (${((Date.now() - began) / 1000).toFixed(1)} s)`);
@@ -120,20 +128,33 @@ export async function eventually(read, wanted, what = "") {
   throw new Error(`${what || read}: ${JSON.stringify(found)}, wanted ${wanted}`);
 }
 
+/** Counts what is announced, which is the end of each answer; runs in the page. */
+function countEnds() {
+  window.nEnded = 0;
+  addEventListener("DOMContentLoaded", () => {
+    const region = document.getElementById("announcements");
+    if (!region) return;
+    new MutationObserver(() => {
+      if (region.textContent !== "") window.nEnded += 1;
+    }).observe(region, { childList: true });
+  });
+}
+
 export class Person {
   page = null;
   #context;
-  #server;
+  #address;
 
-  constructor(context, server) {
+  constructor(context, address) {
     this.#context = context;
-    this.#server = server;
+    this.#address = address;
   }
 
   /** Opens the page in a new tab, which is then the current one. */
   async open() {
     this.page = await this.#context.newPage();
-    await this.page.goto(this.#server.url);
+    await this.page.addInitScript(countEnds);
+    await this.page.goto(this.#address);
     await this.page.locator("#composer .send").waitFor();
     return this.page;
   }
@@ -145,7 +166,18 @@ export class Person {
 
   /** Asks, and waits until the answer has ended. */
   async askAndWait(text) {
-    await this.ask(text);
+    await this.#untilEnd(() => this.ask(text));
+  }
+
+  /** Clicks a button that asks for an answer, and waits until it has ended. */
+  async clickAndWait(name) {
+    await this.#untilEnd(() => this.button(name).last().click());
+  }
+
+  async #untilEnd(act) {
+    const before = await this.page.evaluate(() => window.nEnded);
+    await act();
+    await eventually(() => this.page.evaluate(() => window.nEnded), (n) => n > before, "an end");
     await this.isDone();
   }
 

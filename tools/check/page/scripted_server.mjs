@@ -18,6 +18,8 @@ export class ScriptedServer {
   health = "ok";
   key = null;
   isDown = false;
+  /** The address of a server that answers in the place of scripts. */
+  upstream = null;
   /** Bodies of requests for answers, newest last. */
   asked = [];
   /** Paths that were requested, with their hosts. */
@@ -55,7 +57,10 @@ export class ScriptedServer {
   async #route(request, response) {
     const [path] = request.url.split("?");
     this.paths.push(path);
-    if (path === "/" || path.startsWith("/page/")) return this.#passPage(request, response);
+    const isPage = path === "/" || path.startsWith("/page/");
+    if (isPage || this.upstream) {
+      return pass(isPage ? this.#page : new URL(this.upstream), request, response);
+    }
     if (path === "/health") return send(response, this.health === "ok" ? 200 : 503, {
       status: this.health,
     });
@@ -71,18 +76,6 @@ export class ScriptedServer {
       return this.#stream(this.answer(body), response);
     }
     return fail(response, 404, "not found");
-  }
-
-  #passPage(request, response) {
-    const headers = { ...request.headers, host: this.#page.host };
-    delete headers.origin;
-    const { hostname, port } = this.#page;
-    const passed = http.request({ hostname, port, path: request.url, headers }, (answer) => {
-      response.writeHead(answer.statusCode, answer.headers);
-      answer.pipe(response);
-    });
-    passed.on("error", () => response.destroy());
-    passed.end();
   }
 
   /** A token for every four characters. */
@@ -145,6 +138,22 @@ function callDeltas(calls) {
 function pause(milliseconds, index = 0) {
   if (milliseconds > 0) return new Promise((resolve) => setTimeout(resolve, milliseconds));
   return index % 50 === 0 ? new Promise((resolve) => setImmediate(resolve)) : undefined;
+}
+
+/** Lets another server answer, as if its address were that of the page. */
+function pass(address, request, response) {
+  const headers = { ...request.headers, host: address.host };
+  delete headers.origin;
+  const { hostname, port } = address;
+  const options = { hostname, port, path: request.url, method: request.method, headers };
+  const passed = http.request(options, (answer) => {
+    response.writeHead(answer.statusCode, answer.headers);
+    answer.pipe(response);
+    answer.on("error", () => response.destroy());
+  });
+  passed.on("error", () => response.destroy());
+  response.on("close", () => passed.destroy());
+  request.pipe(passed);
 }
 
 async function read(request) {

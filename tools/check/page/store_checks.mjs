@@ -127,8 +127,7 @@ export async function checks(harness) {
     server.answer = () => ({ text: "# Yes\n\n* one\n* two", thoughts: "Hm." });
     await person.askAndWait("Is it?");
     server.answer = () => ({ text: "No." });
-    await person.button("Answer again").click();
-    await person.isDone();
+    await person.clickAndWait("Answer again");
     const files = {};
     for (const kind of ["JSON", "Markdown"]) {
       await person.button("Export and import").click();

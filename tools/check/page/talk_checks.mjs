@@ -41,8 +41,7 @@ export async function checks(harness) {
     const kept = (await person.answers())[0];
     assert.ok(kept.length < STORY.length);
     server.answer = () => ({ text: STORY });
-    await person.button("Continue").click();
-    await person.isDone();
+    await person.clickAndWait("Continue");
     assert.equal((await person.answers())[0].trim(), STORY.trim());
     assert.equal(server.asked[0].seed, server.asked[1].seed);
     assert.deepEqual(server.asked[0].messages, server.asked[1].messages);
@@ -188,8 +187,7 @@ export async function checks(harness) {
     await page.locator(".trouble").getByText("The server does not answer").waitFor();
     server.isDown = false;
     server.answer = () => ({ text: STORY });
-    await person.button("Continue").click();
-    await person.isDone();
+    await person.clickAndWait("Continue");
     assert.equal((await person.answers())[0].trim(), STORY.trim());
   });
 }

@@ -12,8 +12,7 @@ export async function checks(harness) {
   await harness.check("another answer is a version with arrows", async ({ person, page, server }) => {
     await person.askAndWait("Hello");
     server.answer = () => ({ text: "Good day." });
-    await person.button("Answer again").click();
-    await person.isDone();
+    await person.clickAndWait("Answer again");
     await person.reads("Good day.");
     assert.equal(await page.locator(".answer").count(), 1);
     await page.getByText("2 of 2").waitFor();
