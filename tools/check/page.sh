@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Checks the page of `moeflux serve`: its pure parts in Node, then all of it in Chromium as a person
-# uses it, with answers from scripts and from moeflux itself: branches, tools, files, reloads, several
-# tabs, a server that dies, hostile answers, a million characters, both themes, and how fast it is.
+# uses it, with answers from scripts and from moeflux itself: branches, tools, files, reloads,
+# several tabs, a server that dies, hostile answers, a million characters, both themes, and how fast
+# it is.
 #
 #     tools/check/page.sh [MOEFLUX] [PART]     a program other than the release; checks whose name
 #                                              has PART
 #
 # Needs Node 20.19 or newer, npm, python3 and Chromium (CHROMIUM names another program than
-# /usr/bin/chromium). Fetches playwright-core and axe-core by the lock file, and numpy. With SHOTS=DIR
-# it leaves a picture of what failed there. With PAGE=URL the page's files come from that address.
+# /usr/bin/chromium). Fetches playwright-core and axe-core by the lock file, and numpy. With
+# SHOTS=DIR it leaves a picture of what failed there. With PAGE=URL the page's files come from that
+# address.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

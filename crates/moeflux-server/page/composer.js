@@ -234,7 +234,8 @@ export class Composer {
     const parts = [];
     if (n === Infinity) parts.push(`longer than the context of ${plural(max, "token")}`);
     else if (n > 0) parts.push(plural(n, "token"));
-    if (n < Infinity && max > 0 && (used > 0 || n > 0)) parts.push(`${count(used + n)} of ${count(max)} in use`);
+    const isCounted = n < Infinity && max > 0 && used + n > 0;
+    if (isCounted) parts.push(`${count(used + n)} of ${count(max)} in use`);
     this.#counter.textContent = parts.join(" · ");
     this.#counter.classList.toggle("full", max > 0 && used + n >= max);
   }

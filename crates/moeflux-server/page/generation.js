@@ -58,14 +58,14 @@ export class Generation {
 
   /** Returns the fresh answer if it differs from the kept part, otherwise null. */
   async run(server) {
-    this.#store.setReceiving(this.turn.id, true);
+    this.#store.setReceiving(this.turn.id, () => this.stop());
     let end;
     try {
       end = await this.#receive(server);
     } catch (error) {
       end = this.#failure(error);
     }
-    this.#store.setReceiving(this.turn.id, false);
+    this.#store.setReceiving(this.turn.id, null);
     this.phase = "ended";
     const isOther = end.state === "differs";
     if (isOther) this.#set({ state: this.#stateBefore });

@@ -15,8 +15,8 @@ export class Store {
   #database;
   #channel = new BroadcastChannel("moeflux");
   #listeners = new Set();
-  /** Ids of turns that this tab receives. */
-  #receiving = new Set();
+  /** Turns that this tab receives, with what stops them. */
+  #receiving = new Map();
   #questions = new Map();
 
   constructor(database) {
@@ -127,9 +127,17 @@ export class Store {
     });
   }
 
-  setReceiving(turnId, isReceiving) {
-    if (isReceiving) this.#receiving.add(turnId);
+  /** Says that this tab receives a turn, and how others stop that; null when it has ended. */
+  setReceiving(turnId, stop) {
+    if (stop) this.#receiving.set(turnId, stop);
     else this.#receiving.delete(turnId);
+  }
+
+  /** Stops an answer in whichever tab receives it. */
+  stopReceiving(turnId) {
+    const stop = this.#receiving.get(turnId);
+    if (stop) stop();
+    else this.#channel.postMessage({ stops: turnId });
   }
 
   /** Whether this tab or another one receives the answer. */
@@ -150,6 +158,8 @@ export class Store {
       if (this.#receiving.has(message.asksFor)) {
         this.#channel.postMessage({ receives: message.asksFor });
       }
+    } else if (message.stops) {
+      this.#receiving.get(message.stops)?.();
     } else if (message.receives) {
       this.#questions.get(message.receives)?.(true);
     } else {

@@ -72,11 +72,14 @@ export class Talk {
 
   /** The answer that comes at the end of the shown branch, or null. */
   running() {
-    return this.branch().at(-1)?.generation ?? null;
+    const last = this.branch().at(-1)?.turn;
+    return last?.state === "running" ? last : null;
   }
 
+  /** Stops the answer at the end of the shown branch, in whichever tab it comes. */
   stop() {
-    this.running()?.stop();
+    const last = this.running();
+    if (last) this.#store.stopReceiving(last.id);
   }
 
   async send(text, files) {

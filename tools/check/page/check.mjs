@@ -1,5 +1,5 @@
-// node check.mjs MOEFLUX [PART OF A NAME]: all checks in a browser. The page is that of MOEFLUX, or,
-// to work on the page, what is at the address in PAGE. PARTS names files, as in "talk look".
+// node check.mjs MOEFLUX [PART OF A NAME]: all checks in a browser. The page is that of MOEFLUX,
+// or, to work on the page, what is at the address in PAGE. PARTS names files, as in "talk look".
 import { Harness } from "./harness.mjs";
 import { Moeflux } from "./moeflux.mjs";
 

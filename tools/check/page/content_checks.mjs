@@ -15,13 +15,15 @@ const HOSTILE = [
   "<form action=\"https://evil.example\"><button>send</button></form>",
   "<meta http-equiv=\"refresh\" content=\"0;url=https://evil.example\">",
   "<link rel=stylesheet href=https://evil.example/d.css>", "<base href=\"https://evil.example/\">",
-  "<math><mi//xlink:href=\"data:x,<script>window.ran=9</script>\">", "<video poster=https://evil.example/e>",
-  "```html\n<script>window.ran = 10</script>\n```", "```\"><img src=x onerror=window.ran=11>\nx\n```",
+  "<math><mi//xlink:href=\"data:x,<script>window.ran=9</script>\">",
+  "<video poster=https://evil.example/e>", "```html\n<script>window.ran = 10</script>\n```",
+  "```\"><img src=x onerror=window.ran=11>\nx\n```",
   "$<img src=x onerror=window.ran=12>$", "$$<script>window.ran=13</script>$$",
   "| <img src=x onerror=window.ran=14> |\n|---|\n| ![x](https://evil.example/f) |",
   "<div style=\"background: url(https://evil.example/g)\">styled</div>",
   "<p id=\"scroller\" name=\"message\">clobber</p>", "`<img src=x onerror=window.ran=15>`",
-  "[eight]: https://evil.example/h\n\n[eight]", "<details open ontoggle=\"window.ran=16\">x</details>",
+  "[eight]: https://evil.example/h\n\n[eight]",
+  "<details open ontoggle=\"window.ran=16\">x</details>",
 ];
 const REPORT = [
   "Let $a_1 * b_2 * c$ hold, and \\(x_i\\). It costs $5 and $6.", "$$\nE_1 = m_1 c^2\n\nx_2\n$$",
@@ -32,7 +34,8 @@ const REPORT = [
 const MILLION = 1_000_000;
 
 export async function checks(harness) {
-  await harness.check("code, tables, lists and mathematics are shown", async ({ person, page, server, context }) => {
+  await harness.check("code, tables, lists and mathematics are shown", async (it) => {
+    const { person, page, server, context } = it;
     await context.grantPermissions(["clipboard-read", "clipboard-write"]);
     server.answer = () => ({ text: REPORT, pauseMs: 1 });
     await person.askAndWait("Report");
@@ -51,7 +54,8 @@ export async function checks(harness) {
     await eventually(read, REPORT);
   });
 
-  await harness.check("hostile answers run nothing and fetch nothing", async ({ person, page, server }) => {
+  await harness.check("hostile answers run nothing and fetch nothing", async (it) => {
+    const { person, page, server } = it;
     const texts = [...HOSTILE, HOSTILE.join("\n\n"), HOSTILE.join(" ")];
     let index = 0;
     server.answer = () => ({ text: texts[index], thoughts: texts[index], pieceCharacters: 3 });
@@ -89,7 +93,8 @@ export async function checks(harness) {
     assert.ok(server.paths.every((path) => !/evil|^\/x$|png/.test(path)), server.paths.join());
   });
 
-  await harness.check("the policy of the page stops what is not its own", async ({ page, server }) => {
+  await harness.check("the policy of the page stops what is not its own", async (it) => {
+    const { page, server } = it;
     const response = await page.goto(page.url());
     const policy = response.headers()["content-security-policy"];
     for (const part of ["default-src 'none'", "script-src 'self'", "style-src 'self'",
@@ -112,7 +117,8 @@ export async function checks(harness) {
     assert.ok(server.paths.includes("/props"));
   }, { expects: /Trusted|trusted/ });
 
-  await harness.check("a million characters do not freeze the page", async ({ person, page, server }) => {
+  await harness.check("a million characters do not freeze the page", async (it) => {
+    const { person, page, server } = it;
     const part = "A sentence of some words, **bold** here and `code` there.\n\n- one\n- two\n\n"
       + "```js\nconst a = 1;\n```\n\n";
     const text = part.repeat(Math.ceil(MILLION / part.length));
@@ -123,7 +129,8 @@ export async function checks(harness) {
     await eventually(() => page.locator(".send.stop").count(), 0, "the end of a million");
     await eventually(() => page.locator(".answer").getAttribute("aria-busy"), "false");
     await page.waitForTimeout(500);
-    const read = () => page.evaluate(() => document.querySelector(".answer .prose")?.textContent.length ?? 0);
+    const read = () => page.evaluate(() =>
+      document.querySelector(".answer .prose")?.textContent.length ?? 0);
     await eventually(read, (n) => n > 700_000);
     await page.locator("#message").fill("");
     const began = Date.now();
@@ -132,11 +139,13 @@ export async function checks(harness) {
     await page.reload();
     await eventually(read, (n) => n > 700_000, "a million again");
     const after = await page.evaluate(longestFrame, 1000);
-    console.log(`        longest frames: ${during} ms as it comes, ${after} ms after; key ${key} ms`);
+    console.log(`        longest frames: ${during} ms as it comes, ${after} ms after a reload; a key `
+      + `${key} ms`);
     assert.ok(during < 500 && after < 500 && key < 500);
   });
 
-  await harness.check("long lines, code, lists and tables do not freeze it either", async ({ person, page, server }) => {
+  await harness.check("long lines, code, lists and tables do not freeze it either", async (it) => {
+    const { person, page, server } = it;
     const texts = [
       "word ".repeat(50_000), `\`\`\`python\n${"x = [1, 2, 3]  # a\n".repeat(14_000)}\`\`\``,
       Array.from({ length: 8_000 }, (_, index) => `${index + 1}. An item of a list`).join("\n"),
@@ -155,7 +164,8 @@ export async function checks(harness) {
     }
   });
 
-  await harness.check("a person who reads is not moved, and the end is one click away", async ({ person, page, server }) => {
+  await harness.check("a person who reads is not moved, and the end is a click away", async (it) => {
+    const { person, page, server } = it;
     const text = Array.from({ length: 200 }, (_, index) =>
       `Paragraph ${index} of a long answer.\n\n\`\`\`js\nlet a = ${index};\n\`\`\``).join("\n\n");
     server.answer = () => ({ text, pauseMs: 2, pieceCharacters: 8 });

@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { eventually } from "./harness.mjs";
 
 export async function checks(harness) {
-  await harness.check("files are dropped, counted, sent and shown", async ({ person, page, server }) => {
+  await harness.check("files are dropped, counted, sent and shown", async (it) => {
+    const { person, page, server } = it;
     await drop(page, "notes.txt", "one\ntwo\n".repeat(100));
     await eventually(() => page.locator(".chip").innerText(), (it) =>
       it.includes("notes.txt") && it.includes("800 bytes, 251 tokens"));
@@ -20,7 +21,8 @@ export async function checks(harness) {
     assert.match(await page.locator(".question .file pre").innerText(), /^one\ntwo/);
   });
 
-  await harness.check("a file can be taken away, and what is no text is refused", async ({ person, page, server }) => {
+  await harness.check("a file can be taken away, and what is no text is refused", async (it) => {
+    const { person, page, server } = it;
     await page.locator("input[type=file]").setInputFiles([
       { name: "a.txt", mimeType: "text/plain", buffer: Buffer.from("hello") },
       { name: "b.bin", mimeType: "application/octet-stream", buffer: Buffer.from([0, 255, 1]) },

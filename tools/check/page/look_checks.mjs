@@ -2,8 +2,8 @@
 import assert from "node:assert/strict";
 import { axePath, eventually } from "./harness.mjs";
 
-const ANSWER = "# Title\n\nText with `code`, [a link](https://good.example/) and $x_1$.\n\n> Quoted\n\n"
-  + "```python\n# comment\ndef f(x: int) -> str:\n    return \"a\" + str(1)\n```\n\n"
+const ANSWER = "# Title\n\nText with `code`, [a link](https://good.example/) and $x_1$.\n\n"
+  + "> Quoted\n\n```python\n# comment\ndef f(x: int) -> str:\n    return \"a\" + str(1)\n```\n\n"
   + "```rust\n/// doc\n#[derive(Debug)]\nfn main() { println!(\"{}\", 1u8); }\n```\n\n"
   + "```html\n<p class=\"a\">x</p>\n```\n\n```diff\n+ a\n- b\n```\n\n"
   + "```css\n.a:hover { color: #fff; }\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |";
@@ -80,7 +80,8 @@ export async function checks(harness) {
     await eventually(() => page.locator("#sidebar:visible").count(), 0);
   });
 
-  await harness.check("a screen reader hears that an answer came, not each word", async ({ person, page, server }) => {
+  await harness.check("a screen reader hears that an answer came, not each word", async (it) => {
+    const { person, page, server } = it;
     await page.evaluate(() => {
       window.heard = [];
       const region = document.getElementById("announcements");
@@ -89,15 +90,17 @@ export async function checks(harness) {
     });
     server.answer = () => ({ text: "word ".repeat(200), pauseMs: 4 });
     await person.askAndWait("Hello");
-    await eventually(() => page.evaluate(() => window.heard.filter((it) => it).length), (n) => n > 0);
-    const heard = await page.evaluate(() => window.heard.filter((it) => it !== ""));
+    const read = () => page.evaluate(() => window.heard.filter((it) => it !== ""));
+    await eventually(read, (lines) => lines.length > 0);
+    const heard = await read();
     assert.deepEqual(heard.at(-1), "The answer is complete: 200 tokens.");
     assert.ok(heard.length <= 2, heard.join());
-    const live = await page.locator("#turns [aria-live]:not([aria-live=off]), #turns[aria-live]").count();
-    assert.equal(live, 0);
+    const live = "#turns [aria-live]:not([aria-live=off]), #turns[aria-live]";
+    assert.equal(await page.locator(live).count(), 0);
   });
 
-  await harness.check("nothing moves for a person who wants it still", async ({ person, page, server }) => {
+  await harness.check("nothing moves for a person who wants it still", async (it) => {
+    const { person, page, server } = it;
     server.answer = () => ({ text: "word ".repeat(300), pauseMs: 8 });
     await person.ask("Hello");
     await page.locator(".pulse").waitFor();

@@ -3,7 +3,8 @@ import assert from "node:assert/strict";
 import { eventually } from "./harness.mjs";
 import { Moeflux, Work } from "./moeflux.mjs";
 
-const STORY = Array.from({ length: 120 }, (_, index) => `This is sentence ${index * 7919}.`).join(" ");
+const SENTENCES = Array.from({ length: 120 }, (_, index) => `This is sentence ${index * 7919}.`);
+const STORY = SENTENCES.join(" ");
 const TOOL = JSON.stringify({
   name: "get_weather",
   parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
@@ -21,7 +22,8 @@ async function demo(harness, program) {
   const demoServer = await new Moeflux(program).start();
   const upstream = demoServer.url;
 
-  await harness.check("moeflux: the demo model answers, again and with a seed", async ({ person, page }) => {
+  await harness.check("moeflux: the demo model answers, again and with a seed", async (it) => {
+    const { person, page } = it;
     await eventually(() => page.locator("#welcome-model").innerText(), (it) => it.includes("demo"));
     await person.askAndWait("What does Vec::push do?");
     await person.reads("Appends an element to the back of a collection.");
@@ -39,7 +41,8 @@ async function demo(harness, program) {
     assert.equal((await person.answers()).at(-1), first);
   }, { upstream });
 
-  await harness.check("moeflux: a tool of the demo model is called, and answered", async ({ person, page }) => {
+  await harness.check("moeflux: a tool of the demo model is called, and answered", async (it) => {
+    const { person, page } = it;
     await person.button("Settings of this conversation").click();
     await page.getByLabel("Tools, as JSON").fill(TOOL);
     await page.getByLabel("Whether the model calls one").selectOption("required");
@@ -84,7 +87,8 @@ async function death(harness, program, work) {
   const server = await new Moeflux(program).start(options);
   const { port } = server;
 
-  await harness.check("moeflux: a server that dies in mid-answer costs nothing", async ({ person, page }) => {
+  await harness.check("moeflux: a server that dies in mid-answer costs nothing", async (it) => {
+    const { person, page } = it;
     await person.ask("Tell the story.");
     await person.reads("sentence 15838.");
     await server.kill();
@@ -99,7 +103,8 @@ async function death(harness, program, work) {
     assert.equal(await page.locator(".answer").count(), 1);
   }, { upstream: server.url });
 
-  await harness.check("moeflux: a reload in mid-answer continues with the same seed", async ({ person, page }) => {
+  await harness.check("moeflux: after a reload the same seed continues", async (it) => {
+    const { person, page } = it;
     await person.ask("Tell the story.");
     await person.reads("sentence 15838.");
     await page.reload();

@@ -24,7 +24,8 @@ export async function checks(harness) {
     console.log(`        ready for a question: median ${Math.round(median(ready))} ms`);
   });
 
-  await harness.check("keys reach the screen while an answer streams", async ({ person, page, server }) => {
+  await harness.check("keys reach the screen while an answer streams", async (it) => {
+    const { person, page, server } = it;
     const text = "Some words of an answer, **bold**, and more.\n\n".repeat(2000);
     // 200 tokens a second.
     server.answer = () => ({ text, pieceCharacters: 5, pauseMs: 5 });
@@ -59,7 +60,7 @@ function report(what, values, goal) {
   assert.equal(values.length, N);
   const middle = median(values);
   const [least, most] = [Math.min(...values), Math.max(...values)].map(Math.round);
-  const line = `${what}: median ${middle.toFixed(1)} ms of ${N} (${least} to ${most}), goal ${goal}`;
+  const line = `${what}: median of ${N} ${middle.toFixed(1)} ms (${least} to ${most}), goal ${goal}`;
   console.log(`        ${line}`);
   assert.ok(middle <= 2 * goal, line);
 }

@@ -16,7 +16,8 @@ export async function checks(harness) {
     assert.match(await page.title(), /hash table/);
   });
 
-  await harness.check("an answer streams, and its counts are below it", async ({ person, page, server }) => {
+  await harness.check("an answer streams, and its counts are below it", async (it) => {
+    const { person, page, server } = it;
     server.answer = () => ({ text: STORY, pauseMs: 5 });
     await person.ask("Tell a story");
     await person.reads("Once upon");
@@ -32,7 +33,8 @@ export async function checks(harness) {
     assert.ok(Number.isInteger(server.asked[0].seed));
   });
 
-  await harness.check("stop keeps what came, and continue goes on", async ({ person, page, server }) => {
+  await harness.check("stop keeps what came, and continue goes on", async (it) => {
+    const { person, page, server } = it;
     server.answer = () => ({ text: STORY, pauseMs: 8 });
     await person.ask("Tell a story");
     await person.reads("there was");
@@ -48,7 +50,8 @@ export async function checks(harness) {
     assert.equal(await page.locator(".trouble:visible").count(), 0);
   });
 
-  await harness.check("escape stops an answer before it began", async ({ person, page, server }) => {
+  await harness.check("escape stops an answer before it began", async (it) => {
+    const { person, page, server } = it;
     const progress = [{ total: 10, cache: 0, processed: 1, time_ms: 10 }];
     server.answer = () => ({ text: "Late.", progress, waitMs: 5000 });
     await person.ask("Hello");
@@ -117,14 +120,16 @@ export async function checks(harness) {
     assert.equal(server.asked[1].temperature, 0.3);
   });
 
-  await harness.check("a mistake in the settings is shown before sending", async ({ person, page, server }) => {
+  await harness.check("a mistake in the settings is shown before sending", async (it) => {
+    const { person, page, server } = it;
     await person.setting("Tools, as JSON", "[{");
     await person.ask("Hello");
     await page.getByText("not valid JSON").waitFor();
     assert.equal(server.asked.length, 0);
   });
 
-  await harness.check("a key is asked for once, and kept out of sight", async ({ person, page, server, url }) => {
+  await harness.check("a key is asked for once, and kept out of sight", async (it) => {
+    const { person, page, server, url } = it;
     await page.getByLabel("Key of the server").fill("wrong");
     await page.keyboard.press("Enter");
     await page.getByText("The server refused this key").waitFor();
@@ -140,7 +145,8 @@ export async function checks(harness) {
     assert.equal(await page.locator("dialog").count(), 0);
   }, { prepare: (server) => { server.key = "secret-key"; } });
 
-  await harness.check("a model that is being loaded is waited for", async ({ person, page, server }) => {
+  await harness.check("a model that is being loaded is waited for", async (it) => {
+    const { person, page, server } = it;
     server.health = "loading";
     await person.ask("Hello");
     await page.getByText("The server is loading the model").waitFor();
@@ -161,9 +167,12 @@ export async function checks(harness) {
     assert.deepEqual(await person.questions(), ["Hello again"]);
   });
 
-  await harness.check("a conversation that is too long leaves out its oldest turns", async ({ person, page, server }) => {
+  await harness.check("a conversation that is too long leaves out its oldest turns", async (it) => {
+    const { person, page, server } = it;
     server.props.max_model_len = 400;
-    for (let turn = 0; turn < 4; turn += 1) await person.askAndWait(`${turn} ${"word ".repeat(60)}`);
+    for (let turn = 0; turn < 4; turn += 1) {
+      await person.askAndWait(`${turn} ${"word ".repeat(60)}`);
+    }
     const error = { status: 400, message: "prompt is too long", code: "context_length_exceeded" };
     server.answer = (body) => (body.messages.length > 7 ? { error } : { text: "It fits." });
     await person.ask("The last one");

@@ -13,8 +13,8 @@ const { commandOf } = await load("keys");
 const words = await load("words");
 
 test("events are the same however the bytes are cut", () => {
-  const text = ": comment\r\ndata: {\"a\": \"é😀\"}\r\n\r\nevent: x\ndata:one\ndata: two\n\n: ping\n\n"
-    + "data: [DONE]\n\n";
+  const text = ": comment\r\ndata: {\"a\": \"é😀\"}\r\n\r\nevent: x\ndata:one\ndata: two\n\n"
+    + ": ping\n\ndata: [DONE]\n\n";
   const bytes = new TextEncoder().encode(text);
   const wanted = ["{\"a\": \"é😀\"}", "one\ntwo", "[DONE]"];
   for (let first = 0; first <= bytes.length; first += 1) {

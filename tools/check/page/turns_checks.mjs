@@ -9,7 +9,8 @@ const TOOL = JSON.stringify([{
 const CALL = { id: "call_1", name: "get_weather", arguments: "{\"city\": \"Paris\"}" };
 
 export async function checks(harness) {
-  await harness.check("another answer is a version with arrows", async ({ person, page, server }) => {
+  await harness.check("another answer is a version with arrows", async (it) => {
+    const { person, page, server } = it;
     await person.askAndWait("Hello");
     server.answer = () => ({ text: "Good day." });
     await person.clickAndWait("Answer again");
@@ -51,7 +52,8 @@ export async function checks(harness) {
     assert.equal(server.asked.length, 1);
   });
 
-  await harness.check("an edited answer is what the model sees", async ({ person, page, server }) => {
+  await harness.check("an edited answer is what the model sees", async (it) => {
+    const { person, page, server } = it;
     await person.askAndWait("One");
     await person.button("Edit this answer").click();
     await page.locator(".editor textarea").fill("My words.");
@@ -61,7 +63,8 @@ export async function checks(harness) {
     assert.equal(server.asked.at(-1).messages[1].content, "My words.");
   });
 
-  await harness.check("a tool is called, and its result goes back", async ({ person, page, server }) => {
+  await harness.check("a tool is called, and its result goes back", async (it) => {
+    const { person, page, server } = it;
     await person.setting("Tools, as JSON", TOOL);
     server.answer = (body) => (body.messages.at(-1).role === "tool"
       ? { text: `It is ${body.messages.at(-1).content}.` }
@@ -76,7 +79,8 @@ export async function checks(harness) {
     await page.keyboard.press("Control+Enter");
     await person.reads("It is sunny.");
     const sent = server.asked[1].messages;
-    assert.deepEqual(sent[1].tool_calls[0].function, { name: CALL.name, arguments: CALL.arguments });
+    const { name, arguments: text } = CALL;
+    assert.deepEqual(sent[1].tool_calls[0].function, { name, arguments: text });
     assert.deepEqual(sent[2], { role: "tool", tool_call_id: "call_1", content: "sunny" });
     await page.reload();
     await person.reads("It is sunny.");
