@@ -8,7 +8,7 @@ import { element, iconButton, textButton } from "./dom.js";
 import { Prose } from "./prose.js";
 import { ToolCards } from "./tool_cards.js";
 import { VersionArrows, editor } from "./turn_parts.js";
-import { about, count, duration, plural, rate } from "./words.js";
+import { about, count, duration, plural, rate, sentence } from "./words.js";
 
 export class AnswerView {
   #actions;
@@ -22,7 +22,7 @@ export class AnswerView {
   #trouble = element("div", { class: "trouble", hidden: true });
   #facts = element("span", { class: "facts" });
   #foot;
-  #again;
+  #textButtons;
   #arrows;
   #editor = null;
   #shownTrouble = "";
@@ -36,11 +36,13 @@ export class AnswerView {
     const copy = iconButton("copy", "Copy this answer", () => {
       copyWithNotice(copy, this.#entry.turn.text);
     });
-    this.#again = iconButton("again", "Answer again", () => {
+    const again = iconButton("again", "Answer again", () => {
       actions.regenerate(this.#entry.turn);
     });
+    const edit = iconButton("edit", "Edit this answer", () => this.#edit());
+    this.#textButtons = [copy, edit];
     this.#foot = element("div", { class: "turn-foot", hidden: true }, this.#arrows.element, copy,
-      this.#again, iconButton("edit", "Edit this answer", () => this.#edit()), this.#facts);
+      again, edit, this.#facts);
     const head = element("h3", { class: "visually-hidden" }, "Answer");
     this.element = element("article", { class: "turn answer" }, head, this.#thoughts.element,
       this.#prose.element, this.#tools.element, this.#status, this.#trouble, this.#foot);
@@ -56,6 +58,7 @@ export class AnswerView {
     this.#tools.update({ turn, results, isRunning });
     this.#arrows.update(entry);
     this.#foot.hidden = isRunning;
+    for (const button of this.#textButtons) button.hidden = turn.text === "";
     this.element.setAttribute("aria-busy", String(isRunning));
     this.#facts.textContent = isRunning ? "" : factsOf(turn);
     this.tick();
@@ -90,7 +93,7 @@ export class AnswerView {
     const buttons = trouble.ways.map(({ label, way }, index) =>
       textButton(label, run[way], { class: index === 0 ? "button primary" : "button" }));
     this.#trouble.classList.toggle("calm", trouble.isCalm);
-    this.#trouble.replaceChildren(element("p", {}, trouble.text),
+    this.#trouble.replaceChildren(element("p", {}, sentence(trouble.text)),
       element("div", { class: "buttons" }, ...buttons));
   }
 

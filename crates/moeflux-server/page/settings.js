@@ -13,7 +13,7 @@ export const NUMBERS = [
   number("presence_penalty", "Presence penalty", "presence_penalty", [-2, 2]),
   number("frequency_penalty", "Frequency penalty", "frequency_penalty", [-2, 2]),
   number("repetition_penalty", "Repeat penalty", "repeat_penalty", [0, 10]),
-  number("max_tokens", "Longest answer, in tokens", null, [1, 2 ** 31], true),
+  number("max_tokens", "Most tokens", null, [1, 2 ** 31], true),
   number("seed", "Seed", null, [0, 2 ** 53 - 1], true),
 ];
 

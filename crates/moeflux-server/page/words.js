@@ -38,14 +38,18 @@ export function about(seconds) {
 export function rate(n, seconds) {
   if (!(seconds > 0) || n < 2) return "";
   const perSecond = n / seconds;
-  const digits = perSecond < 10 ? 1 : 0;
-  return `${perSecond.toFixed(digits)} tokens/s`;
+  return `${perSecond < 10 ? perSecond.toFixed(1) : count(perSecond)} tokens/s`;
 }
 
 export function size(nBytes) {
   if (nBytes < 1000) return plural(nBytes, "byte");
   if (nBytes < 1e6) return `${(nBytes / 1e3).toFixed(nBytes < 1e4 ? 1 : 0)} kB`;
   return `${(nBytes / 1e6).toFixed(1)} MB`;
+}
+
+/** A message of the server as a sentence: names of fields keep their case. */
+export function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 /** The heading of the list under which a time belongs. */

@@ -62,7 +62,7 @@ async function demo(harness, program) {
     await page.locator("#message").fill("hi ".repeat(5000));
     await eventually(() => page.locator(".counter").innerText(), (it) => it.includes("4,096"));
     await page.keyboard.press("Enter");
-    await page.locator(".trouble").getByText("prompt is too long").waitFor();
+    await page.locator(".trouble").getByText("Prompt is too long").waitFor();
     await person.button("Leave out the oldest turns").click();
     await page.getByText("The last message alone is too long.").waitFor();
   }, { upstream });

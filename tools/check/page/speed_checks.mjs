@@ -60,7 +60,8 @@ function report(what, values, goal) {
   assert.equal(values.length, N);
   const middle = median(values);
   const [least, most] = [Math.min(...values), Math.max(...values)].map(Math.round);
-  const line = `${what}: median of ${N} ${middle.toFixed(1)} ms (${least} to ${most}), goal ${goal}`;
+  const range = `${least} to ${most}`;
+  const line = `${what}: median of ${N} ${middle.toFixed(0)} ms (${range}), goal ${goal}`;
   console.log(`        ${line}`);
   assert.ok(middle <= 2 * goal, line);
 }

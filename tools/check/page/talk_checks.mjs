@@ -158,7 +158,7 @@ export async function checks(harness) {
     const error = { status: 400, message: "`top_k`: expected a whole number" };
     server.answer = () => ({ error });
     await person.ask("Hello");
-    await page.getByText(error.message).waitFor();
+    await page.locator(".trouble").getByText(error.message).waitFor();
     await person.button("Edit the message").click();
     await page.getByLabel("Edit your message").fill("Hello again");
     server.answer = () => ({ text: "Hello." });
