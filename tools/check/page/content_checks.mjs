@@ -119,8 +119,9 @@ export async function checks(harness) {
 
   await harness.check("a million characters do not freeze the page", async (it) => {
     const { person, page, server } = it;
-    const part = "A sentence of some words, **bold** here and `code` there.\n\n- one\n- two\n\n"
-      + "```js\nconst a = 1;\n```\n\n";
+    const sentence = "A sentence of some words, **bold** here and `code` there. ";
+    const part = `${sentence.repeat(6)}\n\n- one\n- two\n\n`
+      + `\`\`\`js\n${"const a = 1;\n".repeat(8)}\`\`\`\n\n`;
     const text = part.repeat(Math.ceil(MILLION / part.length));
     server.answer = () => ({ text, pieceCharacters: 400, pauseMs: 1 });
     await person.ask("Everything");
