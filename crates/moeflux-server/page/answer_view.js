@@ -174,6 +174,7 @@ function statusOf(generation) {
   if (phase === "loading") {
     return { text: `The server is loading the model. The answer follows${since}`, share: null };
   }
+  if (phase === "busy") return { text: `The server is busy. Trying again${since}`, share: null };
   if (phase === "again") {
     const percent = Math.floor(generation.share * 100);
     return { text: `Computing the kept part again: ${percent} %`, share: generation.share };

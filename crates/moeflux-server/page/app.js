@@ -82,11 +82,17 @@ class App {
         startNew: () => this.#startNew(),
         rename: (id, title) => this.#talk.rename(id, title),
         save: (id) => this.#export(id),
+        stop: (id) => this.#talk.stopAllOf(id),
       },
     });
     this.#connectButtons();
     document.addEventListener("keydown", (event) => this.#key(event));
     addEventListener("popstate", () => this.#openFromAddress());
+    addEventListener("unhandledrejection", ({ reason }) => this.#failed(reason));
+    // The server may have been started anew with another model meanwhile.
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden) this.#askAboutServer();
+    });
     setInterval(() => this.#thread.tick(), TICK_MS);
   }
 
@@ -106,6 +112,7 @@ class App {
         this.#show();
         this.#thread.focusVersion(id, step);
       },
+      isReady: () => this.#talk.isReady(),
       editQuestion: (turn, text) => {
         this.#composer.focus();
         this.#talk.editQuestion(turn, text, turn.files ?? []);
@@ -136,9 +143,12 @@ class App {
     this.#showToggle();
   }
 
+  /** Returns whether it was sent: what was typed must not be lost otherwise. */
   #send(text, files) {
+    if (!this.#talk.isReady()) return false;
     this.#talk.send(text, files);
     this.#thread.toEnd();
+    return true;
   }
 
   async #open(id) {
@@ -198,10 +208,21 @@ class App {
     return this.#props?.max_model_len ?? this.#props?.default_generation_settings?.n_ctx ?? 0;
   }
 
+  #failed(error) {
+    if (error?.name === "QuotaExceededError") {
+      notify("The browser has no room for more. Export conversations, and delete some.");
+    } else {
+      notify(`Something went wrong: ${error?.message ?? error}`);
+    }
+  }
+
   #outcome(kind, details) {
+    if (kind === "ended" && !this.#props) this.#askAboutServer();
     if (kind === "problems") {
       notify("The settings have a mistake; it is marked.");
       this.#settings();
+    } else if (kind === "unkept") {
+      this.#failed(details);
     } else if (kind === "differs") {
       notify("The server gave another answer than the kept part (another version or other "
         + "settings of the server). Both are here, as versions.");

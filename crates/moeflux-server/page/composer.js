@@ -33,7 +33,7 @@ export class Composer {
   #context = { used: 0, max: 0 };
   #isRunning = false;
 
-  /** `countTokens(text, signal)` asks the server. */
+  /** `onSend` returns whether it was sent; `countTokens(text, signal)` asks the server. */
   constructor({ form, drop, onSend, onStop, countTokens }) {
     this.#onSend = onSend;
     this.#onStop = onStop;
@@ -106,12 +106,13 @@ export class Composer {
     const text = this.#field.value.trim();
     if (text === "" && this.#files.length === 0) return;
     const files = this.#files.map(({ name, text: content }) => ({ name, text: content }));
+    const conversationId = this.#conversationId;
+    if (!this.#onSend(text, files)) return;
     this.#files = [];
     this.#setText("");
-    keepDraft(this.#conversationId, "");
+    keepDraft(conversationId, "");
     this.#showFiles();
     this.#changed();
-    this.#onSend(text, files);
   }
 
   #key(event) {

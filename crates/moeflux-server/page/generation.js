@@ -13,9 +13,10 @@ const SAVE_MS = 500;
 // A long answer is saved less often: this many milliseconds for each 1,000 characters.
 const SAVE_MS_PER_1000 = 2;
 const RETRY_MS = 1_000;
+const N_TRIES_MAX = 30;
 
 export class Generation {
-  /** "waiting", "loading", "reading", "again", "answering" or "ended". */
+  /** "waiting", "loading", "busy", "reading", "again", "answering" or "ended". */
   phase = "waiting";
   progress = null;
   /** How much of a kept answer has come again, from 0 to 1. */
@@ -30,14 +31,17 @@ export class Generation {
   #stateBefore;
   #store;
   #onChange;
+  #onUnkept;
+  #nTries = 0;
   #lastSaveMs = 0;
   #saving = Promise.resolve();
 
   /**
    * `turn` has `asked.fields` and `seed`; its text, thoughts and calls are the kept part, and
-   * `stateBefore` is the state that it has if the answer differs.
+   * `stateBefore` is the state that it has if the answer differs. `onUnkept(error)` is called if
+   * the store refuses it.
    */
-  constructor({ turn, messages, stateBefore, store, onChange }) {
+  constructor({ turn, messages, stateBefore, store, onChange, onUnkept }) {
     this.turn = turn;
     this.messages = messages;
     this.#kept = hasAnything(turn) ? { ...turn } : null;
@@ -45,6 +49,7 @@ export class Generation {
     this.#stateBefore = stateBefore;
     this.#store = store;
     this.#onChange = onChange;
+    this.#onUnkept = onUnkept;
     this.startedMs = performance.now();
   }
 
@@ -85,7 +90,7 @@ export class Generation {
         break;
       } catch (error) {
         if (error.kind !== "loading" || this.#answer.nPieces > 0) throw error;
-        await this.#waitForModel(server, error);
+        await this.#waitForServer(server, error);
       }
     }
     // An answer that ends before the kept part does is another answer.
@@ -93,11 +98,13 @@ export class Generation {
     return { state: this.#answer.finish === "length" ? "length" : "done", error: null };
   }
 
-  async #waitForModel(server, error) {
-    this.phase = "loading";
-    this.#onChange(this);
+  /** Waits for a model that is being loaded; a server that only has no room gets a few tries. */
+  async #waitForServer(server, error) {
     const health = await server.health();
-    if (health !== "loading" && health !== "ok") throw error;
+    this.#nTries += 1;
+    if (health !== "loading" && (health !== "ok" || this.#nTries > N_TRIES_MAX)) throw error;
+    this.phase = health === "loading" ? "loading" : "busy";
+    this.#onChange(this);
     await pause(RETRY_MS, this.#abort.signal);
   }
 
@@ -140,7 +147,8 @@ export class Generation {
   #save() {
     this.#lastSaveMs = performance.now();
     const { turn } = this;
-    this.#saving = this.#saving.then(() => this.#store.changeTurn(turn.id, () => turn));
+    const save = () => this.#store.changeTurn(turn.id, () => turn);
+    this.#saving = this.#saving.then(save).catch((error) => this.#onUnkept(error));
     return this.#saving;
   }
 

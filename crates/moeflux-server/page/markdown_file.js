@@ -107,16 +107,21 @@ function readSection({ conversation, turns }, kind, about, body, nowMs) {
   else if (kind === "assistant") {
     add({ role: "assistant", text: body, thoughts: "", calls: [], state: "done" });
   } else if (kind === "file" && last?.role === "user") {
-    last.files.push({ name: parsed(about, about), text: body });
+    last.files.push({ name: String(parsed(about, about)), text: body });
   } else if (kind === "thoughts" && last?.role === "assistant") {
     last.thoughts = body;
   } else if (kind === "call" && last?.role === "assistant") {
-    last.calls.push({ id: "", name: "", ...parsed(about, {}), arguments: body });
+    last.calls.push({ ...named(about), arguments: body });
   } else if (kind === "result") {
-    const result = { id: "", name: "", ...parsed(about, {}), content: body };
+    const result = { ...named(about), content: body };
     if (last?.role === "tool") last.results.push(result);
     else add({ role: "tool", results: [result] });
   }
+}
+
+function named(about) {
+  const { id, name } = parsed(about, null) ?? {};
+  return { id: String(id ?? ""), name: String(name ?? "") };
 }
 
 function parsed(text, otherwise) {

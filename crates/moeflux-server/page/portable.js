@@ -50,7 +50,7 @@ function readConversation(item, nowMs) {
     title: typeof item.title === "string" ? item.title : "",
     created: number(item.created, nowMs),
     updated: number(item.updated, nowMs),
-    settings: { ...EMPTY_SETTINGS, ...pick(item.settings ?? {}, Object.keys(EMPTY_SETTINGS)) },
+    settings: readSettingTexts(item.settings ?? {}),
     firstSent: ids.get(item.firstSent) ?? null,
   });
   for (const [parent, child] of Object.entries(item.chosen ?? {})) {
@@ -63,6 +63,12 @@ function readConversation(item, nowMs) {
     conversation: conversation.id,
   }));
   return { conversation, turns };
+}
+
+function readSettingTexts(settings) {
+  const known = pick(settings, Object.keys(EMPTY_SETTINGS));
+  const texts = Object.entries(known).map(([key, value]) => [key, String(value ?? "")]);
+  return { ...EMPTY_SETTINGS, ...Object.fromEntries(texts) };
 }
 
 /** A turn whose fields have the types that the page counts on. */
@@ -78,6 +84,7 @@ function readTurn(turn, nowMs) {
   if (turn.role === "user") return { ...read, files: list(turn.files, ["name", "text"]) };
   read.thoughts = String(turn.thoughts ?? "");
   read.calls = list(turn.calls, ["id", "name", "arguments"]);
+  for (const key of ["usage", "seconds"]) if (key in read) read[key] = numbers(read[key]);
   read.state = turn.state === "running" ? "cut" : (turn.state ?? "done");
   return read;
 }
@@ -132,6 +139,13 @@ function textOf(content) {
   if (typeof content === "string") return content;
   if (!Array.isArray(content)) return "";
   return content.map((part) => part?.text ?? "").join("");
+}
+
+/** The numbers of an object, or null. */
+function numbers(object) {
+  if (!object || typeof object !== "object") return null;
+  const found = Object.entries(object).filter(([, value]) => Number.isFinite(value));
+  return Object.fromEntries(found);
 }
 
 function number(value, otherwise) {

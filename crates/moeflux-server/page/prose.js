@@ -15,6 +15,7 @@ const N_CHUNK_BLOCKS = 32;
 
 export class Prose {
   #cutter = new BlockCutter(lexMarkdown);
+  #given = null;
   #text = "";
   #isEnd = false;
   #last = null;
@@ -28,8 +29,9 @@ export class Prose {
 
   /** Sets the whole text so far. `isEnd` says that it will not grow. */
   set(text, isEnd) {
+    if (text === this.#given && isEnd === this.#isEnd) return;
+    this.#given = text;
     const clean = text.replaceAll("\r\n", "\n");
-    if (clean === this.#text && isEnd === this.#isEnd) return;
     if (!clean.startsWith(this.#text) || this.#isEnd) this.#restart();
     this.#text = clean;
     this.#isEnd = isEnd;

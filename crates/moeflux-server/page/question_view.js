@@ -60,6 +60,7 @@ export class QuestionView {
       text: this.#turn.text,
       saveLabel: "Send",
       onSave: (text) => {
+        if (!this.#actions.isReady()) return;
         close();
         this.#actions.editQuestion(this.#turn, text);
       },

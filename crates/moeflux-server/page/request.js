@@ -41,11 +41,11 @@ export function questionText(turn) {
 /** The body for a streamed answer. `fields` are those of `readSettings`. */
 export function chatBody(messages, fields, seed) {
   return {
+    ...fields,
     messages,
     stream: true,
     stream_options: { include_usage: true },
     return_progress: true,
-    ...fields,
     seed,
   };
 }

@@ -40,12 +40,14 @@ export class Server {
   /** The number of tokens of a text (a string) or of a conversation (messages). */
   async countTokens(what, signal) {
     const body = typeof what === "string" ? { content: what } : { messages: what };
-    return (await (await this.#post("/tokenize", body, signal)).json()).count;
+    // Nobody who types wants a question for the key.
+    const response = await this.#post("/tokenize", body, { signal, isQuiet: true });
+    return (await response.json()).count;
   }
 
   /** The chunks of a streamed answer. */
   async* chat(body, signal) {
-    const response = await this.#post("/v1/chat/completions", body, signal);
+    const response = await this.#post("/v1/chat/completions", body, { signal });
     const parser = new EventParser();
     const reader = response.body.getReader();
     for (;;) {
@@ -69,12 +71,13 @@ export class Server {
     }
   }
 
-  #post(path, body, signal) {
+  #post(path, body, { signal, isQuiet = false }) {
     const headers = { "content-type": "application/json" };
-    return this.#fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+    const options = { method: "POST", headers, body: JSON.stringify(body), signal };
+    return this.#fetch(path, options, isQuiet);
   }
 
-  async #fetch(path, options = {}) {
+  async #fetch(path, options = {}, isQuiet = false) {
     for (;;) {
       const key = serverKey();
       const headers = { ...options.headers, ...(key && { authorization: `Bearer ${key}` }) };
@@ -83,6 +86,7 @@ export class Server {
       if (response.status !== 401) throw await errorOf(response);
       // Another request may have brought a newer key meanwhile.
       if (key !== serverKey()) continue;
+      if (isQuiet) throw new ServerError("key", "The server wants a key.");
       await this.#newKey(key !== "");
     }
   }

@@ -114,7 +114,8 @@ class SettingsForm {
   }
 
   #tools() {
-    const choices = [["auto", "The model decides"], ["required", "Always"], ["none", "Never"]];
+    const choices = [["auto", "The model decides"], ["required", "Yes, first of all"],
+      ["none", "No"]];
     return element("fieldset", {}, element("legend", {}, "Tools"),
       element("p", { class: "hint" }, "A list as in a request. moeflux runs no tools: you give the "
         + "result of each call."),

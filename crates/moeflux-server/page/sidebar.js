@@ -23,7 +23,7 @@ export class Sidebar {
   #isListing = false;
   #isStale = false;
 
-  /** `actions` has `open(id)`, `rename(id, title)`, `save(id)` and `startNew()`. */
+  /** `actions` has `open(id)`, `rename(id, title)`, `save(id)`, `stop(id)` and `startNew()`. */
   constructor({ store, list, search, actions }) {
     this.#store = store;
     this.#list = list;
@@ -141,6 +141,7 @@ export class Sidebar {
     const shown = this.#shown();
     const index = shown.findIndex((conversation) => conversation.id === id);
     const next = shown[index + 1] ?? shown[index - 1];
+    this.#actions.stop(id);
     await this.#store.deleteConversation(id, Date.now());
     await this.refresh();
     if (id === this.#openId) this.#actions.startNew();

@@ -31,7 +31,10 @@ export class Store {
       const turns = request.result.createObjectStore("turns", { keyPath: "id" });
       turns.createIndex("conversation", "conversation");
     };
-    return new Store(await done(request));
+    const database = await done(request);
+    // A newer page in another tab must be able to change the tables.
+    database.onversionchange = () => database.close();
+    return new Store(database);
   }
 
   /** Calls the listener with `{conversation, turn}` (an id, or none) after each change. */

@@ -27,8 +27,8 @@ export class Talk {
 
   /**
    * `onChange` is called when anything shown may have changed, and `onOutcome(kind, details)` when
-   * an answer ended ("ended"), differs from its kept part ("differs"), or cannot be asked for
-   * ("problems").
+   * an answer ended ("ended"), differs from its kept part ("differs"), could not be kept
+   * ("unkept"), or cannot be asked for ("problems").
    */
   constructor({ store, server, startSettings, onChange, onOutcome }) {
     this.#store = store;
@@ -80,6 +80,18 @@ export class Talk {
   stop() {
     const last = this.running();
     if (last) this.#store.stopReceiving(last.id);
+  }
+
+  /** Stops what comes for a conversation, because it was deleted. */
+  stopAllOf(conversationId) {
+    for (const generation of this.#generations.values()) {
+      if (generation.turn.conversation === conversationId) generation.stop();
+    }
+  }
+
+  /** Whether an answer can be asked for; says otherwise what is wrong with the settings. */
+  isReady() {
+    return this.#fields() !== null;
   }
 
   async send(text, files) {
@@ -172,7 +184,6 @@ export class Talk {
   }
 
   async #ask(turn, parent) {
-    if (!this.#fields()) return;
     const added = await this.#addTurn(turn, parent);
     await this.#answer(added.id);
   }
@@ -189,6 +200,9 @@ export class Talk {
     const fields = this.#fields();
     if (!fields) return;
     const { seed, ...others } = fields;
+    // A call that a person demands is the first one; with its result the model may answer.
+    const isResult = this.turns.find(({ id }) => id === parent)?.role === "tool";
+    if (isResult && others.tool_choice === "required") delete others.tool_choice;
     const turn = await this.#addTurn({
       role: "assistant",
       text: "",
@@ -214,6 +228,7 @@ export class Talk {
       stateBefore,
       store: this.#store,
       onChange: () => this.#onChange(),
+      onUnkept: (error) => this.#onOutcome("unkept", error),
     });
     this.#generations.set(turn.id, generation);
     this.#onChange();

@@ -107,6 +107,7 @@ export class ToolCards {
   }
 
   #submit() {
+    if (!this.#actions.isReady()) return;
     const missing = this.#cards.find(({ field }) => field.value === "");
     if (missing) {
       missing.field.focus();

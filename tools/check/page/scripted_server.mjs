@@ -87,12 +87,13 @@ export class ScriptedServer {
 
   /**
    * Plays a script: `{thoughts, text, calls, finish, pieceCharacters, pauseMs, progress, waitMs,
-   * cutAfter, error}`. `cutAfter` ends the connection behind so many pieces.
+   * cutAfter, onClose, error}`. `cutAfter` ends the connection behind so many pieces.
    */
   async #stream(script, response) {
     if (script.error) return fail(response, script.error.status, script.error.message,
       script.error.code);
     response.writeHead(200, { "content-type": "text/event-stream" });
+    response.on("close", () => script.onClose?.());
     const chunk = (delta, finish = null) => response.write(`data: ${JSON.stringify({
       model: this.props.model, choices: [{ index: 0, delta, finish_reason: finish }],
     })}\n\n`);

@@ -69,6 +69,23 @@ export async function checks(harness) {
     await person.reads("Word 3");
   });
 
+  await harness.check("what is deleted stops, and other answers go on", async (it) => {
+    const { person, page, server } = it;
+    const ended = [];
+    server.answer = (body) => ({ text: STORY, pauseMs: 4, onClose: () => ended.push(body) });
+    await person.ask("First");
+    await person.reads("Word 3");
+    await person.button("New conversation").click();
+    await person.ask("Second");
+    await person.reads("Word 3");
+    await page.getByText("First", { exact: true }).first().hover();
+    await page.getByLabel("Delete “First”").click();
+    await eventually(() => ended.length, 1);
+    assert.equal(ended[0].messages[0].content, "First");
+    await person.isDone();
+    assert.equal((await person.answers())[0].trim(), STORY);
+  });
+
   await harness.check("a draft survives a reload", async ({ person, page }) => {
     await page.locator("#message").fill("Not sent yet");
     await page.reload();

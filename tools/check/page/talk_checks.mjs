@@ -126,6 +126,7 @@ export async function checks(harness) {
     await person.ask("Hello");
     await page.getByText("not valid JSON").waitFor();
     assert.equal(server.asked.length, 0);
+    assert.equal(await page.locator("#message").inputValue(), "Hello");
   });
 
   await harness.check("a key is asked for once, and kept out of sight", async (it) => {
@@ -152,6 +153,12 @@ export async function checks(harness) {
     await page.getByText("The server is loading the model").waitFor();
     server.health = "ok";
     await person.reads("Hello.");
+    const error = { status: 503, message: "no memory within 30 s" };
+    server.answer = () => ({ error });
+    await person.ask("Again");
+    await page.getByText("The server is busy. Trying again").waitFor();
+    server.answer = () => ({ text: "Room now." });
+    await person.reads("Room now.");
   });
 
   await harness.check("errors are one line with a way on", async ({ person, page, server }) => {

@@ -92,6 +92,8 @@ test("a branch becomes messages", () => {
   assert.equal(body.temperature, 0.5);
   assert.equal(body.seed, 7);
   assert.equal(body.return_progress, true);
+  // Fields of a file that somebody else wrote.
+  assert.equal(chatBody(messages, { messages: [], stream: false }, 7).messages, messages);
 });
 
 test("settings become fields, and mistakes become lines", () => {

@@ -94,6 +94,20 @@ export async function checks(harness) {
     await person.reads("It is sunny.");
   });
 
+  await harness.check("a call that is demanded is demanded once", async (it) => {
+    const { person, page, server } = it;
+    await person.button("Settings of this conversation").click();
+    await page.getByLabel("Tools, as JSON").fill(TOOL);
+    await page.getByLabel("Whether the model calls one").selectOption("required");
+    await page.keyboard.press("Escape");
+    server.answer = () => ({ calls: [CALL] });
+    await person.askAndWait("Weather?");
+    await page.getByLabel("Result of get_weather").fill("sunny");
+    server.answer = () => ({ text: "Sunny." });
+    await person.clickAndWait("Send result");
+    assert.deepEqual(server.asked.map((body) => body.tool_choice), ["required", undefined]);
+  });
+
   await harness.check("several calls need all results", async ({ person, page, server }) => {
     await person.setting("Tools, as JSON", TOOL);
     const second = { ...CALL, id: "call_2", arguments: "{\"city\": \"Rome\"}" };
