@@ -29,7 +29,7 @@ import { Store } from "./store.js";
 import { Talk } from "./talk.js";
 import { Thread } from "./thread.js";
 import { shownBranch } from "./turns.js";
-import { count, plural } from "./words.js";
+import { plural } from "./words.js";
 
 const TICK_MS = 500;
 const LOADING_RETRY_MS = 1_000;
@@ -344,9 +344,9 @@ class App {
     const { model, build, version } = this.#props;
     byId("model").textContent = model;
     byId("welcome-model").textContent = model;
-    byId("about").textContent = `A model on this machine, served by ${
-      build ?? `moeflux ${version}`}, with room for ${count(this.#nContext())} tokens in a `
-      + "conversation. Conversations stay in this browser.";
+    byId("about").textContent = `Served by ${build ?? `moeflux ${version}`}, with room for ${
+      plural(this.#nContext(), "token")} in a conversation. Conversations are kept in this browser `
+      + "only.";
     this.#show();
   }
 }

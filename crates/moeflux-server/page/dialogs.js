@@ -67,7 +67,8 @@ export function showHelp(version) {
   openDialog("Keys", [
     element("table", { class: "keys" }, element("thead", {}, head), element("tbody", {}, ...rows)),
     element("label", { class: "check" }, box, "Single letters act outside of text fields"),
-    element("p", { class: "hint" }, `moeflux ${version}. Conversations stay in this browser. The `,
+    element("p", { class: "hint" },
+      `moeflux ${version}. Conversations are kept in this browser only. The `,
       element("a", { href: "/page/vendor/licences.txt", target: "_blank", rel: "noopener" },
         "licences of the libraries"), " of this page."),
   ]);
