@@ -1,0 +1,128 @@
+// Asks the server, and turns what goes wrong into one line with a kind.
+//
+// A key is asked for when the server wants one, once for all requests that wait for it, and sent as
+// a header only. Invariant: every request goes to the origin of the page.
+
+import { EventParser } from "./sse.js";
+import { keepServerKey, serverKey } from "./kept.js";
+
+/** `kind`: "offline", "key", "loading", "length", "busy", "cut" or "refused". */
+export class ServerError extends Error {
+  constructor(kind, message) {
+    super(message);
+    this.kind = kind;
+  }
+}
+
+export class Server {
+  #askForKey;
+  #asking = null;
+
+  /** `askForKey(wasRefused)` returns the key that a person typed, or null. */
+  constructor(askForKey) {
+    this.#askForKey = askForKey;
+  }
+
+  async props() {
+    return (await this.#fetch("/props")).json();
+  }
+
+  /** "ok", "loading", "broken", "closed" or "offline". */
+  async health() {
+    try {
+      const response = await fetch("/health");
+      return (await response.json()).status;
+    } catch {
+      return "offline";
+    }
+  }
+
+  /** The number of tokens of a text (a string) or of a conversation (messages). */
+  async countTokens(what, signal) {
+    const body = typeof what === "string" ? { content: what } : { messages: what };
+    // Nobody who types wants a question for the key.
+    const response = await this.#post("/tokenize", body, { signal, isQuiet: true });
+    return (await response.json()).count;
+  }
+
+  /** The chunks of a streamed answer. */
+  async* chat(body, signal) {
+    const response = await this.#post("/v1/chat/completions", body, { signal });
+    const parser = new EventParser();
+    const reader = response.body.getReader();
+    for (;;) {
+      const { value, done } = await this.#read(reader, signal);
+      if (done) throw new ServerError("cut", "The connection ended before the answer did.");
+      for (const data of parser.push(value)) {
+        if (data === "[DONE]") return;
+        const chunk = JSON.parse(data);
+        if (chunk.error) throw new ServerError(kindOf(0, chunk.error), chunk.error.message);
+        yield chunk;
+      }
+    }
+  }
+
+  async #read(reader, signal) {
+    try {
+      return await reader.read();
+    } catch (error) {
+      if (signal.aborted) throw error;
+      throw new ServerError("cut", "The connection to the server was lost.");
+    }
+  }
+
+  #post(path, body, { signal, isQuiet = false }) {
+    const headers = { "content-type": "application/json" };
+    const options = { method: "POST", headers, body: JSON.stringify(body), signal };
+    return this.#fetch(path, options, isQuiet);
+  }
+
+  async #fetch(path, options = {}, isQuiet = false) {
+    for (;;) {
+      const key = serverKey();
+      const headers = { ...options.headers, ...(key && { authorization: `Bearer ${key}` }) };
+      const response = await send(path, { ...options, headers });
+      if (response.ok) return response;
+      if (response.status !== 401) throw await errorOf(response);
+      // Another request may have brought a newer key meanwhile.
+      if (key !== serverKey()) continue;
+      if (isQuiet) throw new ServerError("key", "The server wants a key.");
+      await this.#newKey(key !== "");
+    }
+  }
+
+  async #newKey(wasRefused) {
+    this.#asking ??= this.#askForKey(wasRefused);
+    const key = await this.#asking;
+    this.#asking = null;
+    if (!key) throw new ServerError("key", "The server wants a key.");
+    keepServerKey(key);
+  }
+}
+
+async function send(path, options) {
+  try {
+    return await fetch(path, options);
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new ServerError("offline", "The server does not answer. Is it still running?");
+  }
+}
+
+async function errorOf(response) {
+  let error = null;
+  try {
+    error = (await response.json()).error;
+  } catch {
+    // A proxy may answer with something that is not JSON.
+  }
+  const message = error?.message ?? `The server answered with status ${response.status}.`;
+  return new ServerError(kindOf(response.status, error), message);
+}
+
+function kindOf(status, error) {
+  if (error?.code === "context_length_exceeded") return "length";
+  if (status === 503) return "loading";
+  if (status === 429) return "busy";
+  return "refused";
+}

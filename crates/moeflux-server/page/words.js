@@ -1,0 +1,64 @@
+// Writes numbers as people read them: durations, counts, rates and sizes.
+//
+// Pure functions without a clock; all text is plain and in English.
+
+const grouped = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+
+export function count(n) {
+  return grouped.format(n);
+}
+
+/** "1 token", "2 tokens". */
+export function plural(n, one, many = `${one}s`) {
+  return `${count(n)} ${n === 1 ? one : many}`;
+}
+
+export function duration(seconds) {
+  if (seconds < 0.95) return `${Math.max(seconds, 0.01).toFixed(seconds < 0.1 ? 2 : 1)} s`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
+  if (seconds < 59.5) return `${Math.round(seconds)} s`;
+  const minutes = Math.round(seconds / 60);
+  if (seconds < 600) {
+    const whole = Math.round(seconds);
+    return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  }
+  if (minutes < 60) return `${minutes} min`;
+  return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+/** A time that is still to come, without false precision. */
+export function about(seconds) {
+  if (seconds < 1) return "about 1 s";
+  if (seconds < 10) return `about ${Math.ceil(seconds)} s`;
+  if (seconds < 55) return `about ${Math.ceil(seconds / 5) * 5} s`;
+  if (seconds < 3300) return `about ${Math.ceil(seconds / 60)} min`;
+  return `about ${(seconds / 3600).toFixed(1)} h`;
+}
+
+export function rate(n, seconds) {
+  if (!(seconds > 0) || n < 2) return "";
+  const perSecond = n / seconds;
+  return `${perSecond < 10 ? perSecond.toFixed(1) : count(perSecond)} tokens/s`;
+}
+
+export function size(nBytes) {
+  if (nBytes < 1000) return plural(nBytes, "byte");
+  if (nBytes < 1e6) return `${(nBytes / 1e3).toFixed(nBytes < 1e4 ? 1 : 0)} kB`;
+  return `${(nBytes / 1e6).toFixed(1)} MB`;
+}
+
+/** A message of the server as a sentence: names of fields keep their case. */
+export function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
+}
+
+/** The heading of the list under which a time belongs. */
+export function dayGroup(timeMs, nowMs) {
+  const midnight = new Date(nowMs).setHours(0, 0, 0, 0);
+  const day = 86_400_000;
+  if (timeMs >= midnight) return "Today";
+  if (timeMs >= midnight - day) return "Yesterday";
+  if (timeMs >= midnight - 7 * day) return "Previous 7 days";
+  if (timeMs >= midnight - 30 * day) return "Previous 30 days";
+  return "Older";
+}
