@@ -194,7 +194,7 @@ export async function checks(harness) {
   });
 
   await harness.check("a connection that ends keeps its part", async ({ person, page, server }) => {
-    server.answer = () => ({ text: STORY, cutAfter: 20 });
+    server.answer = () => ({ text: STORY, cutAfter: 20, pauseMs: 3 });
     await person.ask("Tell a story");
     await page.locator(".trouble").getByText(/connection .*(lost|ended)/).waitFor();
     server.isDown = true;

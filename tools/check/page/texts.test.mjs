@@ -36,8 +36,8 @@ test("an answer is put together from its chunks", () => {
   answer.push({ choices: [], prompt_progress: { total: 9, processed: 3, cache: 0, time_ms: 5 } });
   assert.equal(answer.progress.processed, 3);
   answer.push(delta({ reasoning_content: "Hm" }));
-  answer.push(delta({ content: "Hel" }));
-  answer.push(delta({ content: "lo" }));
+  answer.push(delta({ content: "Hell" }));
+  answer.push(delta({ content: "o" }));
   answer.push(call({ id: "a", function: { name: "f", arguments: "" } }));
   answer.push(call({ function: { arguments: "{\"x\":" } }));
   answer.push(call({ function: { arguments: "1}" } }));
@@ -64,7 +64,7 @@ test("a fresh answer is behind its kept part, ahead of it, or another one", () =
   const call = { id: "1", name: "f", arguments: "{}" };
   const same = { id: "2", name: "f", arguments: "{}" };
   assert.equal(compare({ ...kept, calls: [call] }, fresh("Hm", "Hello w", [same])), "ahead");
-  assert.equal(shareAgain(kept, fresh("Hm", "Hel")), 5 / 9);
+  assert.equal(shareAgain(kept, fresh("Hm", "Hell")), 6 / 9);
 });
 
 test("a branch becomes messages", () => {
