@@ -232,6 +232,13 @@ fn foreign_pages_get_no_file() {
     assert_eq!(server.stats().n_waiting, 0);
 }
 
+/// Addresses that libraries name in messages for developers. Nothing requests them.
+const MESSAGES: [&str; 3] = [
+    "https://github.com/markedjs/marked.",
+    "https://github.com/highlightjs/highlight.js/issues/2277",
+    "https://github.com/highlightjs/highlight.js/wiki/security",
+];
+
 #[test]
 fn files_are_small_and_name_no_other_host() {
     let files = files();
@@ -245,7 +252,8 @@ fn files_are_small_and_name_no_other_host() {
             Some(_) => without_comments(text),
             None => text.to_owned(),
         };
-        let found = hosts(&text);
+        let mut found = hosts(&text);
+        found.retain(|address| !(name.starts_with("vendor/") && MESSAGES.contains(address)));
         assert!(found.is_empty(), "page/{name} names {found:?}");
     }
 }
