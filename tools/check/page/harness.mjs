@@ -2,13 +2,14 @@
 //
 // A check fails on a wrong expectation, an error of a script, a report of the policy, or a request
 // to another host. `person` has what people do: it types, clicks and reads.
+import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import assert from "node:assert/strict";
 import { ScriptedServer } from "./scripted_server.mjs";
 
 const require = createRequire(`${process.env.PAGE_TOOLS}/`);
 const { chromium } = require("playwright-core");
-export const axePath = require.resolve("axe-core/axe.min.js");
+const axePath = require.resolve("axe-core/axe.min.js");
 
 const CHECK_MS_MAX = 60_000;
 const EXPECT_MS_MAX = 15_000;
@@ -126,6 +127,22 @@ export async function eventually(read, wanted, what = "") {
     await new Promise((resolve) => setTimeout(resolve, 30));
   }
   throw new Error(`${what || read}: ${JSON.stringify(found)}, wanted ${wanted}`);
+}
+
+/** Lets axe look at the page; nothing serious may be found. */
+export async function inspect(page, what) {
+  await page.evaluate(() => document.activeElement?.blur());
+  // The policy lets no script in but the page's own; the browser's tools are outside of it.
+  const isThere = await page.evaluate(() => "axe" in window);
+  if (!isThere) await page.evaluate(readFileSync(axePath, "utf8"));
+  const found = await page.evaluate(async () => {
+    const { violations } = await window.axe.run(document, { resultTypes: ["violations"] });
+    return violations
+      .filter(({ impact }) => impact === "serious" || impact === "critical")
+      .flatMap(({ id, nodes }) => nodes.map(({ target, failureSummary }) =>
+        `${id}: ${target} ${failureSummary.replaceAll(/\s+/g, " ")}`));
+  });
+  assert.deepEqual(found, [], what);
 }
 
 /** Counts what is announced, which is the end of each answer; runs in the page. */

@@ -1,6 +1,6 @@
 // Who can use it: both themes and a phone by axe-core, the keyboard alone, a quiet live region.
 import assert from "node:assert/strict";
-import { axePath, eventually } from "./harness.mjs";
+import { eventually, inspect } from "./harness.mjs";
 
 const ANSWER = "# Title\n\nText with `code`, [a link](https://good.example/) and $x_1$.\n\n"
   + "> Quoted\n\n```python\n# comment\ndef f(x: int) -> str:\n    return \"a\" + str(1)\n```\n\n"
@@ -154,20 +154,4 @@ async function lookEverywhere({ person, page, server }) {
   await page.getByText("Deleted").first().waitFor();
   await inspect(page, "a notice");
   await person.button("Undo").click();
-}
-
-async function inspect(page, what) {
-  await page.evaluate(() => document.activeElement?.blur());
-  // The policy lets no script in but the page's own; the browser's tools are outside of it.
-  const { readFileSync } = await import("node:fs");
-  const isThere = await page.evaluate(() => "axe" in window);
-  if (!isThere) await page.evaluate(readFileSync(axePath, "utf8"));
-  const found = await page.evaluate(async () => {
-    const { violations } = await window.axe.run(document, { resultTypes: ["violations"] });
-    return violations
-      .filter(({ impact }) => impact === "serious" || impact === "critical")
-      .flatMap(({ id, nodes }) => nodes.map(({ target, failureSummary }) =>
-        `${id}: ${target} ${failureSummary.replaceAll(/\s+/g, " ")}`));
-  });
-  assert.deepEqual(found, [], what);
 }
