@@ -3,12 +3,13 @@
 // Each module names only modules above it in this list:
 //
 //     texts      sse, words, turns, settings, request, answer, portable, markdown_file, keys, math,
-//                blocks
+//                blocks, machine_history, heat
 //     browser    dom, kept, appearance, notices
 //     rendering  markup, highlighting, code_block, prose
-//     data       store, server, generation, talk
+//     data       store, server, generation, talk, machine_feed
 //     views      turn_parts, question_view, tool_cards, answer_view, thread, composer, sidebar,
-//                dialogs, settings_dialog
+//                dialogs, settings_dialog, meters, rate_chart, heat_map, machine_view,
+//                machine_panel
 //     app
 //
 // The texts are pure and tested without a browser. Views never touch the store's records of turns;
@@ -20,6 +21,7 @@ import { askForKey, showExport, showHelp } from "./dialogs.js";
 import { textButton } from "./dom.js";
 import { keepPreference, preference } from "./kept.js";
 import { commandOf } from "./keys.js";
+import { MachinePanel } from "./machine_panel.js";
 import { announce, notify } from "./notices.js";
 import { EMPTY_SETTINGS } from "./settings.js";
 import { showSettings } from "./settings_dialog.js";
@@ -48,6 +50,7 @@ class App {
   #thread;
   #composer;
   #sidebar;
+  #machine;
   #props = null;
   #isShowing = false;
 
@@ -84,6 +87,12 @@ class App {
         save: (id) => this.#export(id),
         stop: (id) => this.#talk.stopAllOf(id),
       },
+    });
+    this.#machine = new MachinePanel({
+      server: this.#server,
+      panel: byId("machine"),
+      button: byId("show-machine"),
+      covered: [byId("talk"), byId("sidebar")],
     });
     this.#connectButtons();
     document.addEventListener("keydown", (event) => this.#key(event));
@@ -136,7 +145,7 @@ class App {
     byId("toggle-sidebar").addEventListener("click", () => this.#toggleSidebar());
     byId("shade").addEventListener("click", () => this.#toggleSidebar());
     byId("settings").addEventListener("click", () => this.#settings());
-    byId("help").addEventListener("click", () => showHelp(this.#props?.version ?? ""));
+    byId("help").addEventListener("click", () => this.#help());
     byId("export-all").addEventListener("click", () => this.#export(null));
     const isShown = preference("sidebar", true) && !isNarrow();
     document.body.classList.toggle("no-sidebar", !isShown);
@@ -249,6 +258,10 @@ class App {
     });
   }
 
+  #help() {
+    showHelp(this.#props?.version ?? "", this.#machine.isThere ? [] : ["machine"]);
+  }
+
   #export(id) {
     const readOne = async (conversation, branchOnly) => {
       const turns = await this.#store.turns(conversation.id);
@@ -288,7 +301,8 @@ class App {
 
   #key(event) {
     if (event.key === "Escape" && !event.shiftKey && !document.querySelector("dialog[open]")) {
-      if (this.#talk.running()) this.#talk.stop();
+      if (this.#machine.isOver || this.#machine.has(event.target)) this.#machine.close();
+      else if (this.#talk.running()) this.#talk.stop();
       else if (isNarrow()) this.#setSidebar(false);
       return;
     }
@@ -319,7 +333,8 @@ class App {
       end: () => this.#thread.toEnd(),
       next: () => this.#sidebar.move(1),
       previous: () => this.#sidebar.move(-1),
-      help: () => showHelp(this.#props?.version ?? ""),
+      machine: () => this.#machine.toggle(),
+      help: () => this.#help(),
     };
     commands[command]();
   }
@@ -348,6 +363,7 @@ class App {
       plural(this.#nContext(), "token")} in a conversation. Conversations are kept in this browser `
       + "only.";
     this.#show();
+    await this.#machine.find();
   }
 }
 

@@ -55,8 +55,10 @@ export function askForKey(wasRefused) {
   });
 }
 
-export function showHelp(version) {
-  const rows = COMMANDS.map(({ keys, single, label }) => element("tr", {},
+/** `without` names commands that this server has no use for. */
+export function showHelp(version, without = []) {
+  const known = COMMANDS.filter(({ name }) => !without.includes(name));
+  const rows = known.map(({ keys, single, label }) => element("tr", {},
     element("td", {}, label), element("td", {}, keyCaps(keys)),
     element("td", {}, single ? element("kbd", {}, single) : "")));
   const box = element("input", { type: "checkbox", id: "single-keys" });

@@ -53,15 +53,17 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+/** Makes an element of a drawing; its attributes may say sizes and places, and classes the rest. */
+export function drawn(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
 export function icon(name) {
-  const drawing = document.createElementNS(SVG, "svg");
-  drawing.setAttribute("viewBox", "0 0 24 24");
-  drawing.setAttribute("aria-hidden", "true");
-  drawing.setAttribute("class", "icon");
-  const path = document.createElementNS(SVG, "path");
-  path.setAttribute("d", ICONS[name]);
-  drawing.append(path);
-  return drawing;
+  const about = { viewBox: "0 0 24 24", "aria-hidden": "true", class: "icon" };
+  return drawn("svg", about, drawn("path", { d: ICONS[name] }));
 }
 
 /** A button that shows only an icon; `label` is read aloud and shown on hover. */

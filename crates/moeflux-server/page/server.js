@@ -6,7 +6,9 @@
 import { EventParser } from "./sse.js";
 import { keepServerKey, serverKey } from "./kept.js";
 
-/** `kind`: "offline", "key", "loading", "length", "busy", "cut" or "refused". */
+const MACHINE_PATH = "/moeflux/machine";
+
+/** `kind`: "offline", "key", "loading", "length", "busy", "cut", "missing" or "refused". */
 export class ServerError extends Error {
   constructor(kind, message) {
     super(message);
@@ -48,17 +50,49 @@ export class Server {
   /** The chunks of a streamed answer. */
   async* chat(body, signal) {
     const response = await this.#post("/v1/chat/completions", body, { signal });
+    for await (const data of this.#events(response, signal)) {
+      if (data === "[DONE]") return;
+      const chunk = JSON.parse(data);
+      if (chunk.error) throw new ServerError(kindOf(0, chunk.error), chunk.error.message);
+      yield chunk;
+    }
+    throw new ServerError("cut", "The connection ended before the answer did.");
+  }
+
+  /** Whether the server tells the state of the machine; older ones do not. */
+  async hasMachine() {
+    const abort = new AbortController();
+    try {
+      await this.#fetch(MACHINE_PATH, { signal: abort.signal }, true);
+      return true;
+    } catch (error) {
+      return error.kind !== "missing";
+    } finally {
+      abort.abort();
+    }
+  }
+
+  /** The states of the machine, the first at once, then whenever it has changed. */
+  async* machine(signal) {
+    const response = await this.#fetch(MACHINE_PATH, { signal });
+    for await (const data of this.#events(response, signal)) yield JSON.parse(data);
+    throw new ServerError("cut", "The connection to the server was lost.");
+  }
+
+  /** The layers with the uses of their experts; none if the server does not count them. */
+  async experts(signal) {
+    const response = await this.#fetch("/moeflux/experts", { signal }, true);
+    return (await response.json()).layers;
+  }
+
+  /** The data of the events of a response, until it ends. */
+  async* #events(response, signal) {
     const parser = new EventParser();
     const reader = response.body.getReader();
     for (;;) {
       const { value, done } = await this.#read(reader, signal);
-      if (done) throw new ServerError("cut", "The connection ended before the answer did.");
-      for (const data of parser.push(value)) {
-        if (data === "[DONE]") return;
-        const chunk = JSON.parse(data);
-        if (chunk.error) throw new ServerError(kindOf(0, chunk.error), chunk.error.message);
-        yield chunk;
-      }
+      if (done) return;
+      yield* parser.push(value);
     }
   }
 
@@ -122,6 +156,7 @@ async function errorOf(response) {
 
 function kindOf(status, error) {
   if (error?.code === "context_length_exceeded") return "length";
+  if (status === 404) return "missing";
   if (status === 503) return "loading";
   if (status === 429) return "busy";
   return "refused";

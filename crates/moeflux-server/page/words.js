@@ -44,7 +44,27 @@ export function rate(n, seconds) {
 export function size(nBytes) {
   if (nBytes < 1000) return plural(nBytes, "byte");
   if (nBytes < 1e6) return `${(nBytes / 1e3).toFixed(nBytes < 1e4 ? 1 : 0)} kB`;
-  return `${(nBytes / 1e6).toFixed(1)} MB`;
+  if (nBytes < 999.95e6) return `${(nBytes / 1e6).toFixed(1)} MB`;
+  return `${(nBytes / 1e9).toFixed(1)} GB`;
+}
+
+/** Numbers that change while one looks at them; what is not known is a dash. */
+export function tokenRate(perSecond) {
+  if (perSecond === null) return "–";
+  return `${perSecond < 99.95 ? perSecond.toFixed(1) : count(perSecond)} tokens/s`;
+}
+
+export function byteRate(perSecond) {
+  return perSecond === null ? "–" : `${size(Math.round(perSecond))}/s`;
+}
+
+/** Only all of it is 100 %, and only nothing is 0 %. */
+export function percent(share) {
+  if (share === null) return "–";
+  const rounded = Math.round(share * 100);
+  if (rounded === 0 && share > 0) return "under 1 %";
+  if (rounded === 100 && share < 1) return "over 99 %";
+  return `${rounded} %`;
 }
 
 /** A message of the server as a sentence: names of fields keep their case. */

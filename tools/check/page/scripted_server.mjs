@@ -17,6 +17,8 @@ export class ScriptedServer {
   };
   health = "ok";
   key = null;
+  /** A ScriptedMachine; without one, the server is older than the view of the machine. */
+  machine = null;
   isDown = false;
   /** The address of a server that answers in the place of scripts. */
   upstream = null;
@@ -69,6 +71,10 @@ export class ScriptedServer {
     }
     if (this.health !== "ok") return fail(response, 503, "the model is being loaded");
     if (path === "/props") return send(response, 200, this.props);
+    if (path === "/moeflux/machine" && this.machine) return this.machine.stream(response);
+    if (path === "/moeflux/experts" && this.machine) {
+      return send(response, 200, this.machine.experts());
+    }
     const body = JSON.parse(await read(request));
     if (path === "/tokenize") return this.#tokenize(body, response);
     if (path === "/v1/chat/completions") {
@@ -93,7 +99,11 @@ export class ScriptedServer {
     if (script.error) return fail(response, script.error.status, script.error.message,
       script.error.code);
     response.writeHead(200, { "content-type": "text/event-stream" });
-    response.on("close", () => script.onClose?.());
+    this.machine?.begin();
+    response.on("close", () => {
+      this.machine?.end();
+      script.onClose?.();
+    });
     const chunk = (delta, finish = null) => response.write(`data: ${JSON.stringify({
       model: this.props.model, choices: [{ index: 0, delta, finish_reason: finish }],
     })}\n\n`);
@@ -108,6 +118,7 @@ export class ScriptedServer {
       if (response.destroyed) return undefined;
       if (index === script.cutAfter) return response.destroy();
       chunk(delta);
+      this.machine?.token();
       await pause(script.pauseMs ?? 0, index);
     }
     chunk({}, script.finish ?? (script.calls ? "tool_calls" : "stop"));

@@ -1,0 +1,93 @@
+// Receives the state of the machine and the uses of experts while somebody looks at them.
+//
+// Invariant: between `close` and `open` nothing is asked and no connection is open. A connection
+// that ends is opened again; the first state after it is told to be behind a gap.
+
+const RETRY_MS = 2_000;
+const EXPERTS_MS = 1_000;
+
+export class MachineFeed {
+  #server;
+  #onState;
+  #onExperts;
+  #onTrouble;
+  #abort = null;
+  #timer = 0;
+  #isMapSeen = false;
+  #asking = null;
+  #nLayers = 0;
+  #served = "";
+
+  /**
+   * `onState(state, isAfterGap)`, `onExperts(layers)` and `onTrouble(error)` get what comes. An
+   * error of the kind "missing" is the last: the server is older than this view.
+   */
+  constructor({ server, onState, onExperts, onTrouble }) {
+    this.#server = server;
+    this.#onState = onState;
+    this.#onExperts = onExperts;
+    this.#onTrouble = onTrouble;
+  }
+
+  open() {
+    if (this.#abort) return;
+    this.#abort = new AbortController();
+    this.#served = "";
+    this.#run(this.#abort.signal);
+  }
+
+  close() {
+    this.#abort?.abort();
+    this.#abort = null;
+    clearTimeout(this.#timer);
+  }
+
+  /** Whether the map of experts is on the screen: only then its numbers are asked for again. */
+  setMapSeen(isSeen) {
+    this.#isMapSeen = isSeen;
+    if (isSeen && this.#abort && this.#nLayers > 0) this.#askExperts(this.#abort.signal);
+  }
+
+  async #run(signal) {
+    while (!signal.aborted) {
+      let isAfterGap = true;
+      try {
+        for await (const state of this.#server.machine(signal)) {
+          if (signal.aborted) return;
+          this.#onState(state, isAfterGap);
+          isAfterGap = false;
+          this.#askIfOther(state, signal);
+        }
+      } catch (error) {
+        if (signal.aborted) return;
+        this.#onTrouble(error);
+        if (error.kind === "missing" || error.kind === "key") return;
+      }
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    }
+  }
+
+  /** Another model, or one that was just loaded, has other layers. */
+  #askIfOther({ model, state }, signal) {
+    const served = `${state} ${model}`;
+    if (served === this.#served) return;
+    this.#served = served;
+    this.#askExperts(signal);
+  }
+
+  async #askExperts(signal) {
+    clearTimeout(this.#timer);
+    if (this.#asking === signal) return;
+    this.#asking = signal;
+    try {
+      const layers = await this.#server.experts(signal);
+      this.#nLayers = layers.length;
+      if (!signal.aborted) this.#onExperts(layers);
+    } catch {
+      // The map keeps what it has; the stream tells of a server that is gone.
+    }
+    if (this.#asking === signal) this.#asking = null;
+    const goesOn = !signal.aborted && this.#nLayers > 0 && this.#isMapSeen;
+    if (goesOn) this.#timer = setTimeout(() => this.#askExperts(signal), EXPERTS_MS);
+  }
+}

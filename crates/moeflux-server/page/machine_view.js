@@ -1,0 +1,149 @@
+// The state of the machine as numbers, bars, a line and a map.
+//
+// It shows what it is given and asks for nothing. A part whose numbers the server does not know is
+// left out.
+
+import { element } from "./dom.js";
+import { HeatMap } from "./heat_map.js";
+import { MachineHistory, memoryParts } from "./machine_history.js";
+import { Meter, StackedBar, write } from "./meters.js";
+import { RateChart } from "./rate_chart.js";
+import { byteRate, count, percent, plural, size, tokenRate } from "./words.js";
+
+const STATES = {
+  loading: "The model is being loaded.",
+  unloaded: "No model is loaded.",
+  broken: "The model has failed. The server must be started again.",
+  closed: "The server is being closed.",
+};
+const MEMORY_KEYS = ["resident", "experts", "step", "sessions", "rest"];
+const ALL_IN_MEMORY = "All experts are in memory.";
+
+export class MachineView {
+  element;
+  map = new HeatMap();
+  #history = new MachineHistory();
+  #trouble = element("p", { class: "hint", role: "status" });
+  #now = new Meter("Now");
+  #answer = new Meter("Over the answer");
+  #chart = new RateChart();
+  #allHere = element("p", { class: "hint" }, ALL_IN_MEMORY);
+  #found = new Meter("Experts found in memory", { hasBar: true });
+  #wait = new Meter("Time spent waiting for the drive", { hasBar: true, className: "slow" });
+  #perToken = new Meter("Read from the drive per token");
+  #drive = new Meter("Drive now", { hasBar: true });
+  #card = new Meter("Card", { hasBar: true, className: "tier-card" });
+  #memory = new Meter("Memory", { hasBar: true, className: "tier-memory" });
+  #disk = new Meter("Drive", { hasBar: true, className: "tier-drive" });
+  #budget = new Meter("In use");
+  #stack = new StackedBar(MEMORY_KEYS);
+  #requests = new Meter("Answers");
+  #sessions = new Meter("Sessions kept");
+  #sessionBytes = new Meter("Memory of sessions", { hasBar: true });
+  #cached = new Meter("Prompt tokens cached", { hasBar: true });
+  #readParts;
+  #tierParts;
+  #memoryParts;
+
+  constructor() {
+    this.#readParts = list(this.#found, this.#wait, this.#perToken, this.#drive);
+    this.#tierParts = section("Where the experts were", list(this.#card, this.#memory, this.#disk));
+    this.#memoryParts = section("Memory", list(this.#budget), this.#stack.element);
+    this.element = element("div", { class: "machine-body" }, this.#trouble,
+      section("Speed", list(this.#now, this.#answer), this.#chart.element),
+      section("Experts and the drive", this.#allHere, this.#readParts), this.#tierParts,
+      this.#memoryParts, section("Answers and sessions", list(this.#requests, this.#sessions,
+        this.#sessionBytes, this.#cached)), this.map.element);
+    this.setTrouble("Asking the server…");
+  }
+
+  push(state, isAfterGap, nowMs) {
+    this.#history.push(state, nowMs, isAfterGap);
+    this.setTrouble(STATES[state.state] ?? "");
+    this.show(nowMs);
+  }
+
+  setTrouble(text) {
+    write(this.#trouble, text);
+    this.#trouble.hidden = text === "";
+  }
+
+  /** Time alone changes rates: they fall when no states come. */
+  show(nowMs) {
+    const state = this.#history.newest;
+    if (!state) return;
+    const measures = this.#history.measures(nowMs);
+    this.#now.set(tokenRate(measures.tokensPerS));
+    this.#answer.set(tokenRate(measures.answerTokensPerS));
+    this.#chart.set(this.#history.series(nowMs));
+    this.#showReads(state, measures);
+    this.#showTiers(state, measures.tiers);
+    this.#showMemory(state);
+    this.#showSessions(state);
+  }
+
+  #showReads({ experts, measured, state }, measures) {
+    this.#allHere.hidden = experts !== null || state !== "ready";
+    this.#readParts.hidden = experts === null;
+    if (!experts) return;
+    const { foundShare, waitShare, bytesPerToken, driveBytesPerS } = measures;
+    this.#found.set(percent(foundShare), { share: foundShare ?? 0 });
+    this.#wait.set(percent(waitShare), { share: waitShare ?? 0 });
+    this.#perToken.set(bytesPerToken === null ? "–" : size(Math.round(bytesPerToken)));
+    const measuredRate = measured?.drive_bytes_per_s ?? null;
+    this.#drive.set(byteRate(driveBytesPerS), {
+      share: measuredRate && (driveBytesPerS ?? 0) / measuredRate,
+      note: measuredRate ? `of ${byteRate(measuredRate)} measured`
+        : "moeflux doctor measures what it can do",
+    });
+  }
+
+  #showTiers({ tiers, experts }, shares) {
+    this.#tierParts.hidden = tiers === null && experts === null;
+    const hasCard = tiers !== null || (experts?.device_hits ?? 0) > 0;
+    this.#card.element.hidden = !hasCard;
+    this.#disk.element.hidden = experts === null;
+    const onCard = tiers && `holds ${size(tiers.near_bytes)}`;
+    this.#card.set(...tier(shares?.card ?? null, onCard));
+    const held = experts
+      ? `room for ${count(experts.n_slots)} of ${plural(experts.n_experts, "expert")}`
+      : tiers && `holds ${size(tiers.far_bytes)}`;
+    this.#memory.set(...tier(shares?.memory ?? null, held));
+    this.#disk.set(...tier(shares?.drive ?? null, experts?.drive));
+  }
+
+  #showMemory(state) {
+    const memory = memoryParts(state);
+    this.#memoryParts.hidden = memory === null;
+    if (!memory) return;
+    const { parts, used, budget, whole } = memory;
+    const note = used > budget ? "more than the budget" : "";
+    this.#budget.set(`${size(used)} of ${size(budget)}`, { note });
+    this.#stack.set(parts.map(({ nBytes, ...part }) =>
+      ({ ...part, share: whole > 0 ? nBytes / whole : 0, text: size(nBytes) })));
+  }
+
+  #showSessions({ requests, sessions, tokens }) {
+    const { running, waiting, parked } = requests;
+    const note = parked > 0 ? `${count(parked)} whose reader has paused` : "";
+    this.#requests.set(`${count(running)} running, ${count(waiting)} waiting`, { note });
+    this.#sessions.set(`${count(sessions.kept)} with ${size(sessions.kept_bytes)}`);
+    const limit = sessions.bytes_limit;
+    this.#sessionBytes.set(`${size(sessions.bytes)}${limit ? ` of ${size(limit)}` : ""}`,
+      { share: limit ? sessions.bytes / limit : null, note: limit ? "" : "no limit of its own" });
+    const share = tokens.prompt > 0 ? tokens.cached / tokens.prompt : null;
+    this.#cached.set(`${count(tokens.cached)} of ${count(tokens.prompt)}`, { share });
+  }
+}
+
+function tier(share, note) {
+  return [percent(share), { share: share ?? 0, note: note ?? "" }];
+}
+
+function list(...meters) {
+  return element("dl", {}, ...meters.map((it) => it.element));
+}
+
+function section(title, ...children) {
+  return element("section", {}, element("h3", {}, title), ...children);
+}
