@@ -23,7 +23,7 @@ pub enum AnswerPart {
     CallBegun {
         /// The index of the call.
         call_idx: usize,
-        /// An id that is unique in the conversation, if the caller's stem is.
+        /// An id that is unique in the conversation: see [`crate::PreparedPrompt::answer`].
         id: String,
         /// The tool's [`crate::Tool::name`].
         name: String,
@@ -58,8 +58,10 @@ pub enum AnswerPart {
 pub struct Answer {
     reader: AnswerReader,
     markers: HiddenMarkers,
-    /// The prefix of call ids, before an underscore and the index of the call.
+    /// The prefix of call ids, before an underscore and a number.
     call_stem: String,
+    /// The number of the first call.
+    first_call_number: usize,
     /// Name and arguments of the call that has begun but not ended.
     call: Option<(String, String)>,
     n_calls: usize,
@@ -91,6 +93,8 @@ pub struct FinishedAnswer {
     pub n_tokens: usize,
     /// The number of those tokens that belong to thoughts.
     pub n_thought_tokens: usize,
+    /// Why it ended; `None` if it was abandoned before its end.
+    pub finish: Option<Finish>,
     /// The answer for [`crate::Chat::keep`]; `None` if it must not be kept.
     pub kept: Option<KeptAnswer>,
 }
@@ -104,13 +108,14 @@ pub struct KeptAnswer {
 
 impl Answer {
     /// Creates an answer whose text is parsed by `reader`. The ids of its calls are `call_stem`, an
-    /// underscore and a number.
+    /// underscore and a number that counts from 0.
     #[must_use]
     pub fn new(reader: AnswerReader, markers: HiddenMarkers, call_stem: &str) -> Self {
         Self {
             reader,
             markers,
             call_stem: call_stem.to_owned(),
+            first_call_number: 0,
             call: None,
             n_calls: 0,
             said: Assistant::default(),
@@ -121,6 +126,11 @@ impl Answer {
             finish: None,
             replay: None,
         }
+    }
+
+    /// Sets the number in the id of the first call.
+    pub(crate) fn with_calls_from(self, first_call_number: usize) -> Self {
+        Self { first_call_number, ..self }
     }
 
     /// Sets the owner and key under which the answer is kept for later histories.
@@ -201,12 +211,12 @@ impl Answer {
         Some(KeptAnswer { replay_key, sampled })
     }
 
-    /// Returns the whole answer, after [`Answer::end`].
+    /// Returns the whole answer, after [`Answer::end`]; before that, the answer so far.
     #[must_use]
     pub fn finished(mut self) -> FinishedAnswer {
         let kept = self.take_kept();
-        let Self { said, cut_calls, tokens, n_thought_tokens, .. } = self;
-        FinishedAnswer { said, cut_calls, n_tokens: tokens.len(), n_thought_tokens, kept }
+        let Self { said, cut_calls, tokens, n_thought_tokens, finish, .. } = self;
+        FinishedAnswer { said, cut_calls, n_tokens: tokens.len(), n_thought_tokens, finish, kept }
     }
 
     fn parts(&mut self, pieces: Vec<AnswerPiece>) -> Vec<AnswerPart> {
@@ -252,7 +262,7 @@ impl Answer {
     }
 
     fn call_id(&self, call_idx: usize) -> String {
-        format!("{}_{call_idx}", self.call_stem)
+        format!("{}_{}", self.call_stem, self.first_call_number + call_idx)
     }
 }
 
@@ -323,8 +333,10 @@ mod tests {
         let mut cut = answer();
         cut.token(TokenId(1), "so f");
         cut.end("ar", Finish::Cancelled);
-        let FinishedAnswer { said, n_tokens, .. } = cut.finished();
+        let FinishedAnswer { said, n_tokens, finish, .. } = cut.finished();
         assert_eq!((said.text.as_str(), n_tokens), ("so far", 1));
+        assert_eq!(finish, Some(Finish::Cancelled));
+        assert_eq!(answer().finished().finish, None);
     }
 
     #[test]

@@ -143,7 +143,15 @@ impl Chat {
         let TokenizedPrompt { tokens, split_points, key, .. } = prepared;
         let replay = key.map(|key| ReplayKey { owner: options.owner, key });
         let reader_settings = Arc::new(self.reader_settings(&rules, tools, (start, thoughts)));
-        Ok(PreparedPrompt { tokens, split_points, mask, n_replayed, reader_settings, replay })
+        Ok(PreparedPrompt {
+            tokens,
+            split_points,
+            mask,
+            n_replayed,
+            first_call_number: conversation.first_free_number("call_"),
+            reader_settings,
+            replay,
+        })
     }
 
     /// Prepares a text to be continued as it is, without a template, thoughts or calls.
@@ -159,8 +167,15 @@ impl Chat {
         let (start, thoughts) = (AnswerStart::Text, ThoughtFormat::usual());
         let mask = self.mask(rules, &[], start)?;
         let reader_settings = Arc::new(self.reader_settings(rules, Vec::new(), (start, thoughts)));
-        let (split_points, replay) = (Vec::new(), None);
-        Ok(PreparedPrompt { tokens, split_points, mask, n_replayed: 0, reader_settings, replay })
+        Ok(PreparedPrompt {
+            tokens,
+            split_points: Vec::new(),
+            mask,
+            n_replayed: 0,
+            first_call_number: 0,
+            reader_settings,
+            replay: None,
+        })
     }
 
     /// Returns the tokens of a prompt that will not be answered.

@@ -1,7 +1,8 @@
 //! A conversation in one form, whatever format it came in.
 //!
 //! **Invariant:** content is text, and the arguments of a call are a JSON object, so a template
-//! never meets a list of parts, or a string where it expects a table. Independent of templates.
+//! never meets a list of parts, or a string where it expects a table. This module is independent of
+//! templates.
 
 use serde_json::{Map, Value as Json};
 
@@ -21,6 +22,16 @@ impl Conversation {
     #[must_use]
     pub fn new(question: impl Into<String>) -> Self {
         Self { turns: vec![Turn::User(question.into())], ..Self::default() }
+    }
+
+    /// Returns a number from which on no call has an id that is `prefix` and the number.
+    pub(crate) fn first_free_number(&self, prefix: &str) -> usize {
+        let calls = self.turns.iter().filter_map(|turn| match turn {
+            Turn::Assistant(answer) => Some(&answer.calls),
+            _ => None,
+        });
+        let number = |call: &Call| call.id.strip_prefix(prefix)?.parse::<usize>().ok();
+        calls.flatten().filter_map(number).max().map_or(0, |last| last.saturating_add(1))
     }
 }
 
@@ -212,6 +223,22 @@ mod tests {
         check(&deep, json!({"arguments": deep}));
         let call = Call::custom("c".into(), "f".into(), "x = 1");
         assert_eq!(Json::Object(call.arguments), json!({"input": "x = 1"}));
+    }
+
+    #[test]
+    fn numbers_of_calls_count_on() {
+        let answer = |ids: &[&str]| {
+            let call = |id: &&str| Call::from_text((*id).to_owned(), "f".into(), "{}");
+            Turn::Assistant(Assistant {
+                calls: ids.iter().map(call).collect(),
+                ..Assistant::default()
+            })
+        };
+        let mut conversation = Conversation::new("call_9");
+        assert_eq!(conversation.first_free_number("call_"), 0);
+        conversation.turns.push(answer(&["call_0", "call_3"]));
+        conversation.turns.push(answer(&["call_2", "call_x", "functions.f:7"]));
+        assert_eq!(conversation.first_free_number("call_"), 4);
     }
 
     #[test]

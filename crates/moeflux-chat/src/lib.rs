@@ -1,6 +1,31 @@
 //! Conversations: from turns through a model's chat template to tokens, and from tokens back to an
 //! answer.
 //!
+//! ```no_run
+//! use moeflux::{Engine, Model};
+//! use moeflux_chat::{AnswerPart, AnswerRules, Chat, ChatOptions, Conversation, Turn};
+//!
+//! let model = Model::open("/data/model")?;
+//! let chat = Chat::open(&model)?;
+//! let engine = Engine::builder(model).load()?;
+//! let mut session = engine.session(4096)?;
+//! let mut conversation = Conversation::default();
+//! for question in ["What is a trait object?", "And what is a slice?"] {
+//!     conversation.turns.push(Turn::User(question.into()));
+//!     let prompt = chat.ask(&conversation, &AnswerRules::default(), &ChatOptions::default())?;
+//!     let mut parts = chat.answer(&prompt, &mut session, (chat.text().sampling(1), 256))?;
+//!     for part in &mut parts {
+//!         if let AnswerPart::Text(text) = part? {
+//!             print!("{text}");
+//!         }
+//!     }
+//!     let answer = parts.finished();
+//!     answer.kept.into_iter().for_each(|kept| chat.keep(kept));
+//!     conversation.turns.push(Turn::Assistant(answer.said));
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! * A [`Conversation`] is the form that programs and servers use: turns and tools, whatever their
 //!   source. [`AnswerRules`] state the constraints on its next answer.
 //! * A [`Chat`] is created once per model. [`Chat::ask`] turns a conversation, rules and
@@ -8,6 +33,8 @@
 //!   settings for reading the answer.
 //! * An [`Answer`] takes the tokens of an answer as they arrive and returns its [`AnswerPart`]s:
 //!   thoughts, text and tool calls. At the end it becomes a [`FinishedAnswer`].
+//!   [`Chat::answer`] generates one in a session, and [`Chat::submit`] with a service, which
+//!   computes many answers in shared steps.
 //!
 //! The lower layer consists of a model's chat template ([`ChatFormat`]), the reader of an answer's
 //! text ([`AnswerReader`], configured by a [`CallFormat`] and a [`ThoughtFormat`]), and
@@ -52,7 +79,8 @@
 //! answer           tokens to parts of an answer
 //! prepared         a prompt with all that its answers need
 //! chat             the interface of a model
-//! stream           an answer as an iterator
+//! stream           an answer as an iterator, for one session
+//! submitted        the same for a service
 //! ```
 #![forbid(unsafe_code)]
 
@@ -70,6 +98,7 @@ mod answer;
 mod prepared;
 mod chat;
 mod stream;
+mod submitted;
 #[cfg(test)]
 mod testing;
 
@@ -85,4 +114,10 @@ pub use piece::{AnswerPiece, AnswerStage};
 pub use prepared::PreparedPrompt;
 pub use rules::{AnswerForm, AnswerRules, ToolChoice};
 pub use stream::AnswerParts;
+pub use submitted::SubmittedAnswer;
 pub use thoughts::ThoughtFormat;
+
+/// The program in README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+pub struct Readme;

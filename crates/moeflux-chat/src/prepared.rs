@@ -7,6 +7,8 @@
 use std::sync::Arc;
 
 use moeflux::TokenId;
+use moeflux::sample::SamplerConfig;
+use moeflux_schedule::{Job, Masks};
 
 use crate::answer::{Answer, ReplayKey};
 use crate::answer_reader::{AnswerReader, AnswerStart, HiddenMarkers};
@@ -26,6 +28,8 @@ pub struct PreparedPrompt {
     pub mask: Option<Arc<Constraint>>,
     /// Earlier answers whose sampled tokens are part of the prompt.
     pub n_replayed: usize,
+    /// The number in the id of the first call, which no call of the conversation has.
+    pub(crate) first_call_number: usize,
     pub(crate) reader_settings: Arc<ReaderSettings>,
     pub(crate) replay: Option<ReplayKey>,
 }
@@ -53,13 +57,37 @@ impl ReaderSettings {
 }
 
 impl PreparedPrompt {
-    /// Creates an answer to this prompt. The ids of its calls are `call_stem`, an underscore and a
-    /// number.
+    /// Creates an answer to this prompt. The ids of its calls are `call_N`, and differ from those
+    /// in the conversation.
     #[must_use]
-    pub fn answer(&self, call_stem: &str) -> Answer {
+    pub fn answer(&self) -> Answer {
+        self.answer_with_ids("call").with_calls_from(self.first_call_number)
+    }
+
+    /// Creates an answer to this prompt. The ids of its calls are `call_stem`, an underscore and a
+    /// number that counts from 0, for servers, whose ids are unique among all conversations.
+    #[must_use]
+    pub fn answer_with_ids(&self, call_stem: &str) -> Answer {
         let answer =
             Answer::new(self.reader_settings.reader(), self.reader_settings.markers, call_stem);
         answer.kept_at(self.replay.clone())
+    }
+
+    /// Creates a job for a [`moeflux_schedule::Service`]: one answer of unlimited length, under the
+    /// prompt's rules. [`crate::Chat::submit`] does that and reads the answer too.
+    #[must_use]
+    pub fn job(&self, sampling: SamplerConfig) -> Job {
+        self.clone().take_job(sampling)
+    }
+
+    /// Like [`PreparedPrompt::job`], but moves tokens, split points and the mask into the job. What
+    /// remains serves to read answers.
+    pub fn take_job(&mut self, sampling: SamplerConfig) -> Job {
+        Job {
+            split_points: std::mem::take(&mut self.split_points),
+            masks: self.mask.take().map(|mask| mask as Arc<dyn Masks>),
+            ..Job::new(std::mem::take(&mut self.tokens), sampling)
+        }
     }
 
     /// Returns the state in which the answers begin.

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_found_by_what_it_said() {
+    fn an_answer_is_found_by_its_contents() {
         let mut replays = ReplayCache::new(1 << 20);
         let key = replays.key(&[TokenId(5)], AnswerStart::Text);
         let said = answer("Text", &[("c1", json!({"a": 1, "b": [2.0, {"c": "x"}]}))]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_used_for_longest_is_forgotten() {
+    fn the_least_recently_used_answer_is_dropped() {
         let one = CachedAnswer {
             content_hash: 0,
             prompt: ReplayCache::new(0).key(&[], AnswerStart::Text),

@@ -1,7 +1,7 @@
 //! The constraints on an answer, apart from the conversation.
 //!
 //! **Invariant:** rules record a client's request; whether a model and a grammar can enforce them
-//! is decided when the grammar is built. Independent of API dialects.
+//! is decided when the grammar is built. This module is independent of API dialects.
 
 use serde_json::Value as Json;
 
@@ -75,7 +75,8 @@ pub enum AnswerForm {
     Free,
     /// A JSON object.
     JsonObject,
-    /// A JSON value that satisfies this schema.
+    /// A JSON value that satisfies this schema. The model does not see the schema: say in the
+    /// conversation what the values mean.
     JsonSchema(Json),
     /// A text of this grammar, in the Lark dialect of llguidance.
     Lark(String),

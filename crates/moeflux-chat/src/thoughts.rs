@@ -1,14 +1,14 @@
-//! The ways to separate thoughts from text, as the literals that chat templates write.
+//! Formats that separate thoughts from text: the literal strings that chat templates write.
 //!
 //! Most models put a thought between two tags in front of the text. In harmony an answer is a
 //! sequence of messages, each with a header that names its channel. **Invariant:** the chat
-//! template determines the format of a model. Independent of calls.
+//! template determines the format of a model. This module is independent of calls.
 
 use moeflux::ChatTemplate;
 
 use crate::calls::scan::BLANK_BYTES_MAX;
 
-/// A way to separate thoughts from text.
+/// A format that separates thoughts from text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ThoughtFormat {
@@ -47,7 +47,7 @@ pub(crate) const THINK_OPENSOURCE: ThoughtFormat = ThoughtFormat {
     layout: AnswerLayout::ThoughtFirst,
 };
 
-/// Channels: gpt-oss.
+/// The channels of gpt-oss.
 pub(crate) const HARMONY: ThoughtFormat = ThoughtFormat {
     title: "harmony",
     open: "<|channel|>analysis<|message|>",
@@ -66,7 +66,7 @@ pub(crate) const HARMONY_MARKERS: [&str; 7] = [
     "<|call|>",
 ];
 
-/// Each format with the strings that identify a template of it, most specific first.
+/// Each format with the strings that identify its templates, most specific first.
 const BY_TEMPLATE: [(&ThoughtFormat, &[&str]); 3] = [
     (&HARMONY, &["<|channel|>analysis<|message|>", "<|start|>assistant"]),
     (&THINK_OPENSOURCE, &["</think", ":opensource"]),
@@ -76,11 +76,12 @@ const BY_TEMPLATE: [(&ThoughtFormat, &[&str]); 3] = [
 /// The beginning of an answer's text, where a thought may come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
+    /// Not decided yet: it needs more text.
     Unknown,
     /// The start of a thought; its text begins at this byte.
     Opened(usize),
-    /// The end of a thought, because a template may open one in a way that cannot be seen. The text
-    /// after it begins at this byte.
+    /// The end of a thought: the prompt may have opened it without our knowledge. The text after it
+    /// begins at this byte.
     Closed(usize),
     /// Neither.
     None,
@@ -105,8 +106,8 @@ impl ThoughtFormat {
         BY_TEMPLATE.iter().find(|(_, marks)| is_written(marks)).map(|(format, _)| *format)
     }
 
-    /// Returns the text between two messages of an answer, after the end of the first, if an answer
-    /// has several.
+    /// Returns the text between the end of a message and the next message; `None` if an answer is
+    /// not a sequence of messages.
     pub(crate) fn next(&self) -> Option<&'static str> {
         match self.layout {
             AnswerLayout::ThoughtFirst => None,
@@ -127,6 +128,7 @@ impl ThoughtFormat {
         text.contains(self.open) || text.contains(self.close)
     }
 
+    /// Returns how the text of an answer begins. Blanks before a marker are skipped.
     pub(crate) fn opening(&self, text: &str) -> Opening {
         let rest = text.trim_start();
         let n_blank = text.len() - rest.len();

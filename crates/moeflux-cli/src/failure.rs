@@ -108,10 +108,10 @@ mod tests {
 
     #[test]
     fn a_remedy_is_followed_by_its_options() {
-        let said = |remedy| CommandFailure::from(Error::no_room("x", 5, remedy)).to_string();
+        let message = |remedy| CommandFailure::from(Error::no_room("x", 5, remedy)).to_string();
         let smaller = "x: needs 5 bytes; use smaller steps (--chunk)";
-        assert_eq!(said(Remedy::SmallerSteps), smaller);
-        assert!(said(Remedy::LargerBudget).ends_with(" (--context, --chunk, --memory)"));
-        assert_eq!(said(Remedy::FreeMemory), "x: needs 5 bytes; close other programs");
+        assert_eq!(message(Remedy::SmallerSteps), smaller);
+        assert!(message(Remedy::LargerBudget).ends_with(" (--context, --chunk, --memory)"));
+        assert_eq!(message(Remedy::FreeMemory), "x: needs 5 bytes; close other programs");
     }
 }

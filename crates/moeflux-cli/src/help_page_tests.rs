@@ -1,8 +1,8 @@
 //! Compares `docs/commands.md` with the help of the program, or writes it.
 //!
 //! The page lists, for each command, its usage, its arguments and its options with their help,
-//! values, defaults and environment variables. **Invariant:** whatever the page says is in the
-//! help, so that neither can be right alone. Hidden options are left out.
+//! values, defaults and environment variables. **Invariant:** the page contains only text of the
+//! help, so the two cannot differ. Hidden options are left out.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -61,7 +61,7 @@ fn page(mut program: Command) -> String {
     page
 }
 
-/// Returns what a command does, its usage, and the text below its options.
+/// Returns the description of a command, its usage, and the text below its options.
 fn described(command: &mut Command) -> String {
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let usage = command.render_usage().to_string();

@@ -1,8 +1,8 @@
 //! Measures the limits of a GPU, as a reference for other figures: copies in its memory, reads of
-//! host memory, the cost of a dispatch and of a round trip:
+//! host memory, the cost of a dispatch and of a round trip.
 //! `cargo run --release -p moeflux-gpu --example ceilings -- [GPU]`.
-#![expect(clippy::print_stdout, reason = "an example says what it found")]
-#![expect(clippy::disallowed_methods, reason = "it measures a device, whose time is the real one")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
+#![expect(clippy::disallowed_methods, reason = "it measures real time on a device")]
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,17 @@ use moeflux::provider::error::{Error, Result};
 use moeflux_gpu::adapter::choose;
 use moeflux_gpu::device::Gpu;
 
-/// Number of rounds; prints the median, with the minimum and maximum.
+/// Rounds of each measurement, of which the median, the minimum and the maximum are printed.
 const N_ROUNDS: usize = 9;
 
 /// Bytes per copy.
 const COPY_BYTES: u64 = 1 << 28;
 
+/// Dispatches per measurement.
 const N_DISPATCHES: u32 = 1000;
 
-const N_ANSWERS: u32 = 50;
+/// Round trips per measurement.
+const N_ROUND_TRIPS: u32 = 50;
 
 /// A nearly empty kernel that depends on the preceding dispatch.
 const COUNT: &str = "@group(0) @binding(0) var<storage, read_write> words: array<vec4<u32>>;
@@ -43,17 +45,17 @@ fn main() -> Result<()> {
     let gpu = Gpu::open(&choose(wanted.as_deref())?)?;
     println!("{}", gpu.facts());
     let bench = DeviceBench { device: gpu.device(), queue: gpu.queue() };
-    let near = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
+    let on_device = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
     // Buffers mapped for reading are in host memory.
-    let pinned = near | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
+    let pinned = on_device | wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ;
     // Each byte is read and written.
-    bench.copies("copies in its memory, read and written", near, 2.0)?;
-    bench.reads("reads of its memory by a kernel", near)?;
+    bench.copies("copies in its memory, read and written", on_device, 2.0)?;
+    bench.reads("reads of its memory by a kernel", on_device)?;
     bench.copies("copies from pinned memory of the host", pinned, 1.0)?;
     bench.reads("reads of pinned memory by a kernel", pinned)?;
     bench.dispatches()?;
-    bench.answers("submission and answer, one after the other", Duration::ZERO)?;
-    bench.answers("submission and answer, after 2 ms of rest", Duration::from_millis(2))
+    bench.round_trips("round trips, one after the other", Duration::ZERO)?;
+    bench.round_trips("round trips, each after 2 ms of rest", Duration::from_millis(2))
 }
 
 struct DeviceBench<'a> {
@@ -72,7 +74,7 @@ impl DeviceBench<'_> {
         self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
 
-    /// Submits, and waits for completion.
+    /// Submits commands, and returns the time until they are complete.
     fn run(&self, encoder: wgpu::CommandEncoder) -> Result<Duration> {
         let commands = encoder.finish();
         let begin = Instant::now();
@@ -82,7 +84,7 @@ impl DeviceBench<'_> {
         Ok(begin.elapsed())
     }
 
-    fn copies(&self, what: &str, usage: wgpu::BufferUsages, times: f64) -> Result<()> {
+    fn copies(&self, label: &str, usage: wgpu::BufferUsages, times: f64) -> Result<()> {
         let source = self.buffer(COPY_BYTES, usage);
         let target = self.buffer(COPY_BYTES, wgpu::BufferUsages::COPY_DST);
         let copy = |n: u32| {
@@ -98,11 +100,11 @@ impl DeviceBench<'_> {
             let (few, many) = (copy(1)?, copy(9)?);
             Ok(8.0 * COPY_BYTES as f64 * times / (many.as_secs_f64() - few.as_secs_f64()) / 1e9)
         })?;
-        print(what, &rounds, "GB/s");
+        print(label, &rounds, "GB/s");
         Ok(())
     }
 
-    fn reads(&self, what: &str, usage: wgpu::BufferUsages) -> Result<()> {
+    fn reads(&self, label: &str, usage: wgpu::BufferUsages) -> Result<()> {
         let kernel = self.kernel(READ, &self.buffer(COPY_BYTES, usage));
         let read = |n: u32| self.dispatched(&kernel, (n, READ_GROUPS));
         read(2)?;
@@ -110,7 +112,7 @@ impl DeviceBench<'_> {
             let took = read(9)?.saturating_sub(read(1)?);
             Ok(8.0 * COPY_BYTES as f64 / took.as_secs_f64() / 1e9)
         })?;
-        print(what, &rounds, "GB/s");
+        print(label, &rounds, "GB/s");
         Ok(())
     }
 
@@ -123,7 +125,7 @@ impl DeviceBench<'_> {
             let took = dispatch(2 * N_DISPATCHES)?.saturating_sub(dispatch(N_DISPATCHES)?);
             Ok(took.as_secs_f64() * 1e6 / f64::from(N_DISPATCHES))
         })?;
-        print("a dispatch behind another", &rounds, "us");
+        print("a dispatch after another", &rounds, "us");
         Ok(())
     }
 
@@ -166,39 +168,39 @@ impl DeviceBench<'_> {
         self.run(encoder)
     }
 
-    /// Measures the time from a submission to its value on the host.
-    fn answers(&self, what: &str, rest: Duration) -> Result<()> {
+    /// Measures round trips: from a submission until the host has the copied bytes.
+    fn round_trips(&self, label: &str, rest: Duration) -> Result<()> {
         let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
         let (source, target) =
             (self.buffer(64, wgpu::BufferUsages::COPY_SRC), self.buffer(64, usage));
         let rounds = rounds(|| {
             let mut took = Duration::ZERO;
-            for _ in 0..N_ANSWERS {
+            for _ in 0..N_ROUND_TRIPS {
                 if !rest.is_zero() {
                     std::thread::park_timeout(rest);
                 }
-                took += self.answer(&source, &target)?;
+                took += self.round_trip(&source, &target)?;
             }
-            Ok(took.as_secs_f64() * 1e6 / f64::from(N_ANSWERS))
+            Ok(took.as_secs_f64() * 1e6 / f64::from(N_ROUND_TRIPS))
         })?;
-        print(what, &rounds, "us");
+        print(label, &rounds, "us");
         Ok(())
     }
 
-    fn answer(&self, source: &wgpu::Buffer, target: &wgpu::Buffer) -> Result<Duration> {
+    fn round_trip(&self, source: &wgpu::Buffer, target: &wgpu::Buffer) -> Result<Duration> {
         let begin = Instant::now();
         let mut encoder = self.encoder();
         encoder.copy_buffer_to_buffer(source, 0, target, 0, 64);
         self.queue.submit([encoder.finish()]);
-        let (say, said) = std::sync::mpsc::channel();
-        target.map_async(wgpu::MapMode::Read, .., move |result| drop(say.send(result)));
-        let answer = loop {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        target.map_async(wgpu::MapMode::Read, .., move |result| drop(sender.send(result)));
+        let mapped = loop {
             self.device.poll(wgpu::PollType::Poll).map_err(|e| failed(&e.to_string()))?;
-            if let Ok(answer) = said.try_recv() {
-                break answer;
+            if let Ok(result) = receiver.try_recv() {
+                break result;
             }
         };
-        answer.map_err(|e| failed(&e.to_string()))?;
+        mapped.map_err(|e| failed(&e.to_string()))?;
         let took = begin.elapsed();
         target.unmap();
         Ok(took)
@@ -216,7 +218,11 @@ fn rounds(mut round: impl FnMut() -> Result<f64>) -> Result<Vec<f64>> {
     Ok(rounds)
 }
 
-fn print(what: &str, rounds: &[f64], unit: &str) {
-    let middle = rounds[rounds.len() / 2];
-    println!("{what:44} {middle:8.1} {unit} [{:.1} .. {:.1}]", rounds[0], rounds[rounds.len() - 1]);
+fn print(label: &str, rounds: &[f64], unit: &str) {
+    let median = rounds[rounds.len() / 2];
+    println!(
+        "{label:44} {median:8.1} {unit} [{:.1} .. {:.1}]",
+        rounds[0],
+        rounds[rounds.len() - 1]
+    );
 }

@@ -3,7 +3,7 @@
 //!
 //! Each line measures many dispatches over matrices that together exceed the cache, each read from
 //! end to end. The time includes the overhead of a dispatch, as it does in a model.
-#![expect(clippy::print_stdout, reason = "its lines are what it is for")]
+#![expect(clippy::print_stdout, reason = "printing is the purpose")]
 #![expect(clippy::disallowed_methods, reason = "it measures real time")]
 
 use std::time::Instant;

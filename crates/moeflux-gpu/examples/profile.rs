@@ -1,7 +1,7 @@
 //! Prints the time of a prompt and of an answer on a GPU, kernel by kernel:
 //! `cargo run --release -p moeflux-gpu --example profile -- MODEL [GPU [PROMPT_TOKENS [TOKENS
 //! [ROWS_AT_ONCE [MIB_OF_THE_GPU [MIB_OF_MEMORY]]]]]]`.
-#![expect(clippy::print_stdout, reason = "an example says what it found")]
+#![expect(clippy::print_stdout, reason = "an example prints its results")]
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;

@@ -1,7 +1,7 @@
 //! The GPUs of this machine, as their drivers describe them, and the choice of one.
 //!
 //! **Invariant:** listing never fails and changes nothing; a choice that cannot be met lists the
-//! available adapters. Knows nothing of models.
+//! available adapters. This module knows nothing of models.
 
 use std::fmt;
 use std::future::Future;
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_said_with_what_is() {
+    fn a_missing_gpu_is_reported_with_the_available_ones() {
         let names = ["X (discrete, vulkan)".to_owned()];
         assert_eq!(
             not_found(Some("Y"), &names).to_string(),
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_sees_the_hosts_memory_if_its_driver_lets_it() {
+    fn access_to_host_memory_depends_on_kind_and_driver() {
         use AdapterKind::{Discrete, Integrated, Software};
         let mappable = wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
         for (kind, features, expected) in [

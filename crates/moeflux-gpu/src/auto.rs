@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_card_that_is_not_taken_says_why() {
+    fn a_gpu_that_auto_does_not_use_has_a_reason() {
         let card = AdapterFacts {
             name: "X 100".into(),
             kind: AdapterKind::Discrete,

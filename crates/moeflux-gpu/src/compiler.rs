@@ -1,8 +1,8 @@
 //! Compilation context for kernels: locations of operands, the configuration, and the emitted
 //! steps.
 //!
-//! **Invariant:** steps hold only data that does not change between batches. Knows no kernel:
-//! [`crate::kernels`] selects the kernel of an op.
+//! **Invariant:** steps hold only data that does not change between batches. This module knows no
+//! kernel: [`crate::kernels`] selects the kernel of an op.
 
 use std::collections::HashMap;
 

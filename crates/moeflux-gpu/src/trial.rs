@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_off_is_not_close() {
+    fn wrong_values_are_not_close() {
         let expected: Vec<f32> = (0_u16..1000).map(|idx| f32::from(idx % 7) - 3.0).collect();
         assert!(is_close(&expected, &expected));
         let mut values: Vec<f32> = expected.iter().map(|value| value * 1.0005).collect();

@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_asks_to_wait_is_understood() {
+    fn requested_waiting_times_are_parsed() {
         for (retry_after, rate_limit, expected) in [
             ("7", "", Some(7)),
             ("", r#""api";r=0;t=55"#, Some(56)),

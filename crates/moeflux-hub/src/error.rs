@@ -92,8 +92,11 @@ mod tests {
             Error::io("read", path)(io::ErrorKind::NotFound.into()),
             Error::io("write", path)(io::ErrorKind::StorageFull.into()),
         ] {
-            let said = error.to_string();
-            assert!(!said.contains(moeflux_io::is_harmful) && said.len() < 5000, "{said:.100?}");
+            let message = error.to_string();
+            assert!(
+                !message.contains(moeflux_io::is_harmful) && message.len() < 5000,
+                "{message:.100?}"
+            );
         }
     }
 }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listing_is_none() {
+    fn invalid_listings_are_refused() {
         let add = |text: &str| Listing::default().add_page(text.as_bytes());
         for text in ["", "{}", "[{}]", r#"[{"type": "file", "path": "x"}]"#] {
             assert!(add(text).is_err(), "{text}");

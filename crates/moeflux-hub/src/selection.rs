@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_under_their_first_name_are_taken_where_there_are_no_others() {
+    fn consolidated_weights_are_selected_if_there_are_no_others() {
         let listing = Listing::of(&[("config.json", 1), ("consolidated.safetensors", 1)]);
         assert_eq!(FileSelection::Usual.of(&listing).len(), 2);
     }

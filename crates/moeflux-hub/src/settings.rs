@@ -179,6 +179,7 @@ mod tests {
         Settings::from_environment(&get)
     }
 
+    #[cfg(unix)]
     #[track_caller]
     fn check_cache(variables: &[(&str, &str)], expected: &str) {
         assert_eq!(settings(variables).unwrap().cache, Path::new(expected));
@@ -225,13 +226,13 @@ mod tests {
             ("ftp://hub?", "ftp://hub?"),
             ("http://hub/?a=b@s3cret?x", "..@s3cret?.."),
         ] {
-            let said = settings(&[("HF_HUB_CACHE", "/c"), ("HF_ENDPOINT", text)]);
-            let said = said.unwrap_err().to_string();
-            assert!(said.starts_with(&format!("HF_ENDPOINT is `{shown}`")), "{text}: {said}");
+            let message = settings(&[("HF_HUB_CACHE", "/c"), ("HF_ENDPOINT", text)]);
+            let message = message.unwrap_err().to_string();
+            assert!(message.starts_with(&format!("HF_ENDPOINT is `{shown}`")), "{text}: {message}");
         }
         let evil = settings(&[("HF_HUB_CACHE", "/c"), ("HF_ENDPOINT", "\x1b[2J\u{202e}")]);
-        let said = evil.unwrap_err().to_string();
-        assert!(said.contains("`\\u{1b}[2J\\u{202e}`"), "{said}");
+        let message = evil.unwrap_err().to_string();
+        assert!(message.contains("`\\u{1b}[2J\\u{202e}`"), "{message}");
     }
 
     #[test]

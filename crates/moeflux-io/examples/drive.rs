@@ -1,4 +1,4 @@
-//! Prints what a drive gives by each way of reading, with 1 to 32 reads in flight.
+//! Prints the speed of a drive for each way of reading, with 1 to 32 reads in flight.
 //!
 //! `cargo run --release -p moeflux-io --example drive -- FILE [READ_KIB [MILLISECONDS [ROUNDS]]]`.
 //! No place is read twice within a round of all ways and depths as long as the file lasts; copies

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_of_a_known_pace_is_measured_as_such() {
+    fn the_speed_of_a_simulated_drive_is_measured() {
         let clock = VirtualClock::default();
         let file = SimulatedFile::of("f", vec![0; 64 << 20]);
         let latency = Duration::from_micros(500);

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_written_out() {
+    fn control_characters_are_escaped() {
         for (text, expected) in [
             ("model.layers.0.\u{e9}\u{8a9e}\u{1f600}", "model.layers.0.\u{e9}\u{8a9e}\u{1f600}"),
             ("a\x1b[2Jb\x07", "a\\u{1b}[2Jb\\u{7}"),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_long_is_cut_and_says_so() {
+    fn long_texts_are_cut_with_a_note() {
         let whole = "x".repeat(NAME_CHARS_MAX);
         assert_eq!(OneLine::name(&whole).to_string(), whole);
         let long = "x".repeat(1 << 20);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_read_is_no_rate() {
+    fn no_bytes_to_read_give_no_rate() {
         let folder = TempDir::new();
         let short = vec![folder.write("short", [1; 100]), folder.write("empty", [])];
         for files in [Vec::new(), short] {

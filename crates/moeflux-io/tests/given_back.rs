@@ -1,5 +1,5 @@
-//! Memory that is given back is really gone from the process, with io_uring's registration too.
-//! A binary of its own: the process is what is measured.
+//! Freed memory really leaves the process, also if it was registered with io_uring. This is a
+//! binary of its own because it measures the process.
 #![cfg(test)]
 #![cfg(target_os = "linux")]
 

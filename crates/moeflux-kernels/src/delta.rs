@@ -3,8 +3,8 @@
 //!
 //! A state is stored in strips of 16 values, each `[key][16 values]` (the last strip may be
 //! narrower): lanes are values, so that no sum runs across lanes, and a strip stays in the
-//! first-level cache across tokens. **Invariant:** sums over keys ascend, by `fma` from +0. Knows
-//! no heads.
+//! first-level cache across tokens. **Invariant:** sums over keys ascend, by `fma` from +0. This
+//! module knows no heads.
 
 use crate::lanes::vector::StridedRows;
 use crate::lanes::{LANES, Lanes, Simd, padded};

@@ -1,7 +1,7 @@
 //! In-place operations on one row of values: gates, norms, rope, convolution, sums of experts.
 //!
 //! **Invariant:** sums have the order stated in the crate's documentation; everything else is value
-//! by value. Knows nothing of heads or of the location of rows.
+//! by value. This module knows nothing of heads or of the location of rows.
 
 use crate::lanes::gates;
 use crate::lanes::vector::StridedRows;

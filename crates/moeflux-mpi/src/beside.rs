@@ -98,8 +98,8 @@ impl Known<'_> {
 
 /// Reads the parent's id from `NUMBER (NAME) STATE PARENT ..`, where the name may contain brackets.
 fn parent_of(stat: &str) -> Option<u32> {
-    let (_, behind) = stat.rsplit_once(')')?;
-    behind.split_whitespace().nth(1)?.parse().ok().filter(|it| *it > 0)
+    let (_, after) = stat.rsplit_once(')')?;
+    after.split_whitespace().nth(1)?.parse().ok().filter(|it| *it > 0)
 }
 
 fn is_launcher(program: &Path) -> bool {
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_launcher_is_a_parent_behind_shells() {
+    fn the_launcher_is_found_above_shells() {
         let machine = TestMachine::new();
         let own = std::process::id();
         let shell = machine.install("usr", "bash", "lib");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_say_where_they_were_installed() {
+    fn variables_of_launchers_give_their_folders() {
         let machine = TestMachine::new();
         machine.install("open", "prterun", "lib");
         machine.install("intel", "x", "lib/release");

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn launchers_are_known_by_what_they_leave() {
+    fn launchers_are_recognised_by_their_variables() {
         let open_mpi = [("OMPI_COMM_WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_RANK", "2")];
         let expected = Launcher { kind: Kind::OpenMpi, n_ranks: 4, rank: 2 };
         assert_eq!(found(&open_mpi), Some(expected));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn one_process_is_no_job() {
+    fn a_single_process_is_not_a_job() {
         assert_eq!(found(&[]), None);
         assert_eq!(found(&[("PMI_SIZE", "1"), ("PMI_RANK", "0")]), None);
         assert_eq!(found(&[("PMI_SIZE", "x"), ("PMI_RANK", "0")]), None);

@@ -372,7 +372,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_beside_the_launcher_is_tried_first() {
+    fn the_library_beside_the_launcher_is_tried_first() {
         let temp = TempDir::new();
         let root = temp.path().to_owned();
         let folders = ["one", "two", "none"].map(|it| root.join(it));
@@ -389,9 +389,9 @@ mod tests {
         assert_eq!(found[2], (PathBuf::from("libmpi_abi.so.1"), Abi::Standard));
         assert_eq!(found.len(), 2 + names(Kind::Hydra).len());
         // These files are empty.
-        let said = Mpi::open(None, Kind::OpenMpi, &folders[1..2]).unwrap_err().to_string();
+        let message = Mpi::open(None, Kind::OpenMpi, &folders[1..2]).unwrap_err().to_string();
         let words =
             format!("was not found in {} or in the system's library path", folders[1].display());
-        assert!(said.contains(&words) && said.contains("set MOEFLUX_MPI"), "{said}");
+        assert!(message.contains(&words) && message.contains("set MOEFLUX_MPI"), "{message}");
     }
 }

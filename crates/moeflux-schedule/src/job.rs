@@ -196,7 +196,8 @@ pub struct Times {
     pub drive_bytes: u64,
 }
 
-/// Receives the events of a job, on the scheduler's thread: it must not block.
+/// Receives the events of a job, on the scheduler's thread: it must not block. It is dropped after
+/// the job's last event, so the receiver of a channel then ends.
 pub trait Sink: Send {
     /// Receives an event.
     fn put(&mut self, event: Event);

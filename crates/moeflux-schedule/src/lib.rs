@@ -6,6 +6,33 @@
 //! memory become free, and share the engine's steps. Ended sessions are kept for a while, so that a
 //! continued conversation is read from where it left off.
 //!
+//! ```no_run
+//! use std::sync::mpsc::channel;
+//!
+//! use moeflux::{Engine, Model};
+//! use moeflux_schedule::{Event, Job, Options, Service};
+//!
+//! let model = Model::open("/data/model")?;
+//! let text = model.text()?;
+//! let prompt = text.prompt("Once upon a time")?;
+//! let engine = Engine::builder(model).context(16 * 1024).load()?;
+//! let service = Service::of_engine(engine, text.clone(), Options::new(4 * 1024))?;
+//! let job = Job { n_tokens_max: Some(64), n_answers: 2, ..Job::new(prompt, text.sampling(1)) };
+//! let (sink, events) = channel();
+//! let ticket = service.submit(job, Box::new(sink))?;
+//! for event in events {
+//!     match event {
+//!         Event::Token { answer_idx, text, .. } => println!("{answer_idx}: {text}"),
+//!         Event::Failed(error) => return Err(error.into()),
+//!         _ => {}
+//!     }
+//! }
+//! # drop(ticket);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `moeflux-chat` makes jobs of conversations, and reads their answers.
+//!
 //! **Invariant:** the text of an answer depends on its job alone. Knows no network and no dialect.
 //!
 //! # Modules

@@ -1,7 +1,7 @@
 //! Metrics of this process from the operating system, in the text format of Prometheus.
 //!
-//! **Invariant:** values that cannot be read are omitted; without `/proc`, all are. Knows nothing
-//! of requests.
+//! **Invariant:** values that cannot be read are omitted; without `/proc`, all are. This module
+//! knows nothing of requests.
 
 use std::fmt::Write;
 use std::fs;
@@ -51,8 +51,8 @@ fn float(n: usize, n_own: usize) -> f64 {
 /// Returns a field of `stat`, counted from the one after the name, because the name may contain
 /// blanks.
 fn value(stat: &str, place: usize) -> Option<f64> {
-    let (_, behind_name) = stat.rsplit_once(')')?;
-    behind_name.split_whitespace().nth(place)?.parse().ok()
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_whitespace().nth(place)?.parse().ok()
 }
 
 fn cpu(stat: &str) -> Option<f64> {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_left_out() {
+    fn unknown_values_are_left_out() {
         let text =
             written(&[("a_total", "A.", Some(2.5)), ("b", "B.", None), ("c", "C.", Some(7.0))]);
         let expected = "# HELP process_a_total A.\n# TYPE process_a_total counter\n\

@@ -5,7 +5,7 @@
 //! It prints its address, and ends when its input ends. A number of bytes stands for one file of
 //! random data.
 
-#![expect(clippy::print_stdout, reason = "its address is all that it says")]
+#![expect(clippy::print_stdout, reason = "it prints only its address")]
 
 use std::io::Read as _;
 use std::path::Path;

@@ -5,7 +5,7 @@
 //! `tools/check/published_templates.sh`. It renders the conversations of a JSON list with their
 //! options and variables, and prints one line for each: the text as JSON, or null.
 
-#![expect(clippy::print_stdout, reason = "what this program is for")]
+#![expect(clippy::print_stdout, reason = "printing is the purpose")]
 
 use std::path::Path;
 

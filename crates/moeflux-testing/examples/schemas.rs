@@ -42,7 +42,7 @@ impl SuiteCounts {
         self.n_invalid_taken += other.n_invalid_taken;
     }
 
-    #[expect(clippy::print_stdout, reason = "what this program is for")]
+    #[expect(clippy::print_stdout, reason = "printing is the purpose")]
     fn print(self, name: &str) {
         let n_schemas = self.n_held + self.n_refused;
         let n_valid = self.n_valid_taken + self.n_valid_stopped;
@@ -63,7 +63,7 @@ struct SchemaSuite {
     taken: Vec<String>,
 }
 
-#[expect(clippy::print_stdout, reason = "what this program is for")]
+#[expect(clippy::print_stdout, reason = "printing is the purpose")]
 fn main() -> ExitCode {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model");
     let text = Arc::new(ModelText::open(&model, DEMO_VOCAB).expect("the demo model"));

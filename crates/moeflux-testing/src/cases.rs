@@ -1,4 +1,4 @@
-//! Golden cases and measures of distance: what tests of all crates that run models share.
+//! Golden cases and measures of distance, for the tests of all crates that run models.
 
 use std::fs::DirEntry;
 use std::ops::ControlFlow;

@@ -1,5 +1,4 @@
-//! Checkpoints on simulated drives that fail as they are told: what tests of all crates that
-//! stream experts share.
+//! Checkpoints on simulated drives with faults, for the tests of all crates that stream experts.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -49,24 +48,24 @@ pub fn packed(dir: &Path) -> TempDir {
 pub struct SimulatedCheckpoint<'a> {
     /// The checkpoint.
     pub dir: &'a Path,
-    /// Of the first drive.
+    /// Faults of the first drive.
     pub faults: Faults,
-    /// Of the mirror, if there is one.
+    /// Faults of the mirror, if there is one.
     pub mirror: Option<Faults>,
     /// Exchanges the faults of the first drive.
     pub switch: FaultSwitch,
-    /// Of both.
+    /// The block size of both drives.
     pub block_bytes: usize,
 }
 
 impl<'a> SimulatedCheckpoint<'a> {
-    /// On one drive with these faults.
+    /// Creates a checkpoint on one drive with these faults.
     pub fn new(dir: &'a Path, faults: Faults) -> Self {
         let (switch, block_bytes) = (FaultSwitch::default(), BLOCK_BYTES);
         Self { dir, faults, mirror: None, switch, block_bytes }
     }
 
-    /// An engine over it.
+    /// Opens an engine over the checkpoint.
     pub fn open(&self, config: &EngineConfig) -> Engine {
         let Self { dir, faults, mirror, switch, block_bytes } = self.clone();
         let clock = VirtualClock::default();
@@ -110,7 +109,8 @@ impl DriveMaker for SimulatedDrives {
     }
 }
 
-/// Whether what came out is what should, or else an error that names expert, layer, file and bytes.
+/// Returns whether the outcome is the expected value, and not an error. Fails for another value,
+/// and for an error that does not name expert, layer, file and bytes.
 pub fn is_right<T: PartialEq>(outcome: &Result<T>, expected: &T, what: &str) -> bool {
     match outcome {
         Ok(found) => {

@@ -1,4 +1,4 @@
-//! What the tests of several crates share.
+//! Code that the tests of several crates share.
 //!
 //! Every crate of the workspace may name this one in its tests. Parts that need other crates are
 //! behind features, so that the tests of a small crate do not build the engine:
@@ -7,9 +7,9 @@
 //! |---|---|---|
 //! | `examples` | runs the examples of a crate as programs | |
 //! | `random` | random numbers from a seed | |
-//! | `temp_dir` | folders of a test's own | |
+//! | `temp_dir` | temporary folders | |
 //! | `gpu` | whether there is a GPU | `gpu` |
-//! | `hub` | a hub on this machine, with every fault that a test asks for | `hub` |
+//! | `hub` | a hub on this machine, with faults on request | `hub` |
 //! | `cases` | golden cases and measures of distance | `engine` |
 //! | `drives` | checkpoints on simulated drives | `engine` |
 //! | `matrices` | random weights in every kind of storage | `engine` |

@@ -1,4 +1,4 @@
-//! Folders of a test's own.
+//! Temporary folders for tests.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Prints what an empty section costs in nanoseconds, with workers that spin and that are parked.
+//! Prints the cost of an empty section in nanoseconds, with spinning and with parked workers.
 //!
 //! `cargo run --release -p moeflux-threads --example handover -- [THREADS]`. "any" is a section
 //! whose tasks go to the first thread that is free, often all to the caller; in "meet" each thread

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** each task of a section runs exactly once; if one panics, those that have not
 //! begun are skipped. No task runs after the call that started it has returned, so tasks may
-//! borrow. Independent of what the tasks compute.
+//! borrow. This crate is independent of what the tasks compute.
 //!
 //! # Modules
 //!

@@ -69,7 +69,7 @@ fn many_short_sections_with_workers_awake_and_parked() {
 
 /// Values written by one section are read by the next, on other threads.
 #[test]
-fn sections_see_what_the_last_one_wrote() {
+fn sections_see_writes_of_the_previous_one() {
     for &n_threads in N_THREADS {
         let pool = Pool::new(n_threads).unwrap();
         let (n, n_steps) = (64, rounds(3000));

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn other_arguments_are_told_as_they_are() {
+    fn other_arguments_are_unchanged() {
         for other in [r#"{"patch": "x"}"#, r#"{"input": 5}"#, r#"{"input": ["a"]}"#, "words", "5"] {
             check(other, other);
         }

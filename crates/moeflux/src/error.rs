@@ -194,7 +194,7 @@ impl fmt::Display for OneLinePath<'_> {
     }
 }
 
-/// The cause of a failure, by who can do something about it. For programs that serve others.
+/// The origin of a failure, which decides who can mend it. For programs that serve others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_somebodys() {
+    fn every_failure_has_a_fault() {
         let io = |kind: io::ErrorKind| Error::io("read", Path::new("x"))(kind.into()).fault();
         assert_eq!(io(io::ErrorKind::NotFound), Fault::Caller);
         assert_eq!(io(io::ErrorKind::StorageFull), Fault::Machine);
@@ -513,18 +513,18 @@ mod tests {
                 Error::Rank { rank: 1, host: text(), problem: text() },
             ];
             for error in errors {
-                let said = error.to_string();
-                assert!(!said.contains(moeflux_io::is_harmful), "{said:?}");
-                assert!(said.len() < 10_000, "{} bytes", said.len());
+                let message = error.to_string();
+                assert!(!message.contains(moeflux_io::is_harmful), "{message:?}");
+                assert!(message.len() < 10_000, "{} bytes", message.len());
             }
         }
         // A long name does not cut off the remedy after it.
-        let said = Error::tensor(long, "is not part of the model").to_string();
-        assert!(said.ends_with(" more bytes)`: is not part of the model"), "{said}");
+        let message = Error::tensor(long, "is not part of the model").to_string();
+        assert!(message.ends_with(" more bytes)`: is not part of the model"), "{message}");
     }
 
     #[test]
-    fn room_names_what_there_is_and_the_parts() {
+    fn missing_room_is_stated_with_its_parts() {
         let error = Error::no_room("a step", 2_000, Remedy::SmallerSteps);
         let text = "a step: needs 2.00 kB (2,000 bytes); use smaller steps";
         assert_eq!(error.to_string(), text);

@@ -73,7 +73,7 @@ mod session;
 // One answer, token by token.
 #[cfg(feature = "text")]
 mod generate;
-// What a model says about text, in one value.
+// All parts of a model that concern text, in one value.
 #[cfg(feature = "text")]
 mod model_text;
 // A model whose headers were read.

@@ -1,8 +1,8 @@
 //! Everything that a model's folder or GGUF file says about text, in one value, so that programs
 //! need not assemble it.
 //!
-//! **Invariant:** every token that ends an answer is in the model's vocabulary. Independent of
-//! weights.
+//! **Invariant:** every token that ends an answer is in the model's vocabulary. This module is
+//! independent of weights.
 
 use std::path::{Path, PathBuf};
 

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_models_know_no_library_of_the_platform() {
+    fn numbers_of_models_use_no_library_of_the_platform() {
         let check_path = |path: &str, n_expected: usize| {
             let text = "let a = x.sin() + libm::cos(x);\nmod tests { x.exp(); }";
             assert_eq!(check(&Tree::of(&[(path, text)])).len(), n_expected, "{path}");

@@ -1,7 +1,7 @@
 //! Comments give reasons, not the history of the work, postpone nothing, and are not vague.
 //!
-//! Looks for typical words of such comments. Knows no grammar: where such a word is needed in its
-//! plain sense (an angle, a borrowed part of an array), use a synonym.
+//! Looks for typical words of such comments. This module knows no grammar: where such a word is
+//! needed in its plain sense (an angle, a borrowed part of an array), use a synonym.
 
 use crate::tidy::Finding;
 use crate::tidy::lex;

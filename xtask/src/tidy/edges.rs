@@ -17,7 +17,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     // The demo model is for its examples.
     ("moeflux", &["moeflux-demo", "moeflux-io", "moeflux-kernels", "moeflux-threads"]),
     // The demo model is for its examples.
-    ("moeflux-chat", &["moeflux", "moeflux-demo"]),
+    ("moeflux-chat", &["moeflux", "moeflux-demo", "moeflux-schedule"]),
     (
         "moeflux-cli",
         &[
@@ -38,8 +38,8 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-hub", &["moeflux-io"]),
     ("moeflux-mpi", &["moeflux"]),
-    // moeflux-chat and the demo model are for its example.
-    ("moeflux-schedule", &["moeflux", "moeflux-chat", "moeflux-demo"]),
+    // The demo model is for its tests.
+    ("moeflux-schedule", &["moeflux", "moeflux-demo"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule", "moeflux-wire"]),
     // moeflux-chat is for its examples.
     (TESTING, &["moeflux", "moeflux-chat", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_share_is_for_tests() {
+    fn testing_crates_are_dev_dependencies_only() {
         let manifest =
             |kind| format!("[package]\nname = \"moeflux-io\"\n[{kind}]\n{TESTING} = {{}}");
         check_text(&manifest("dev-dependencies"), &[]);

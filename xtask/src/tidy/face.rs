@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(n_findings("crates/moeflux-chat/src/chat.rs", code), 1);
         assert_eq!(n_findings("crates/moeflux-cli/src/commands/plan/mod.rs", code), 0);
         assert_eq!(n_findings("crates/moeflux-chat/src/format/tests.rs", code), 0);
-        let behind = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n    {code}}}\n");
-        assert_eq!(n_findings("crates/moeflux-chat/src/chat.rs", &behind), 0);
+        let after = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n    {code}}}\n");
+        assert_eq!(n_findings("crates/moeflux-chat/src/chat.rs", &after), 0);
     }
 }

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_parent_passes_on_belongs_to_its_child() {
+    fn re_exports_belong_to_the_child_that_defines_them() {
         check_sibling("policy", "use super::Stream;", &[(1, STREAM_FROM_POLICY)]);
         check_sibling("policy", "use crate::experts::Stream;", &[(1, STREAM_FROM_POLICY)]);
     }

@@ -1,7 +1,7 @@
 //! Splits Rust or WGSL text into code, comments and literals.
 //!
 //! **Invariant:** both views have the lines of the text, at the same columns; text outside a view
-//! is blank. Knows tokens only, no grammar.
+//! is blank. This module knows tokens only, no grammar.
 
 /// The two views of a source text.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn words_stand_alone() {
+    fn words_match_whole_only() {
         let found: Vec<usize> = words("unsafe_code unsafe unsafer", "unsafe").collect();
         assert_eq!(found, [12]);
     }

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn scopes_and_other_crates_are_no_paths() {
+    fn scopes_and_other_crates_are_not_paths() {
         check("pub(crate) fn f() {}\npub(super) fn g() {}\npub(in crate::a) fn h() {}", &[]);
         check("use moeflux_io::ReadFile;\nuse my_crate::ops::Op;", &[]);
         check("for x in super::all() {}", &["a::all"]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn declared_children_know_whether_they_are_for_tests() {
+    fn declared_children_are_marked_if_for_tests() {
         let code = "pub mod a;\n#[cfg(test)]\nmod b;\n#[cfg(unix)]\npub(crate) mod c;\nmod d {}";
         let found: Vec<_> = children(code).iter().map(|it| (it.name, it.is_test)).collect();
         assert_eq!(found, [("a", false), ("b", true), ("c", false)]);

@@ -1,7 +1,7 @@
 //! Prose in Markdown files is at most 100 columns wide.
 //!
-//! Tables, code blocks, headings with links and lines that are a single link are exempt, because
-//! they cannot be wrapped.
+//! Tables, code blocks, headings with links and lines that are a single link or word are exempt,
+//! because they cannot be wrapped.
 
 use crate::tidy::Finding;
 use crate::tidy::tree::{SourceFile, Tree};
@@ -20,18 +20,18 @@ fn check_file(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut fence = None;
     // Indented code cannot interrupt a paragraph.
-    let mut may_indent = true;
+    let mut may_begin_code = true;
     for (line_idx, line) in file.text.lines().enumerate() {
         let mark = FENCES.into_iter().find(|mark| line.trim_start().starts_with(mark));
         if let Some(mark) = mark.filter(|mark| fence.is_none_or(|open| open == *mark)) {
             fence = if fence.is_none() { Some(mark) } else { None };
-            may_indent = true;
+            may_begin_code = true;
             continue;
         }
-        if fence.is_some() || (may_indent && line.starts_with(INDENT)) {
+        if fence.is_some() || (may_begin_code && line.starts_with(INDENT)) {
             continue;
         }
-        may_indent = line.trim().is_empty() || line.starts_with('#');
+        may_begin_code = line.trim().is_empty() || line.starts_with('#');
         let n_columns = line.chars().count();
         if n_columns > N_COLUMNS_MAX && !is_unbreakable(line.trim()) {
             let message = format!("{n_columns} columns, at most {N_COLUMNS_MAX}: wrap the prose");
@@ -41,7 +41,8 @@ fn check_file(file: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// Whether a line is a row of a table, a heading with a link, or a single link.
+/// Whether a line is a row of a table, a heading with a link, a single link, the definition of a
+/// link, or a single word.
 fn is_unbreakable(line: &str) -> bool {
     let item = line.trim_start_matches(['*', '-', '>', ' ']).trim_end_matches(['.', ',', ':', ';']);
     let is_link = (item.starts_with('[') || item.starts_with("!["))

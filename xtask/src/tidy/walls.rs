@@ -104,7 +104,7 @@ mod tests {
     const NO_REASON: &str = "a comment `SAFETY:` above says which promise holds and why";
 
     #[test]
-    fn explained_uses_behind_a_wall_pass() {
+    fn explained_uses_inside_a_wall_pass() {
         let one = "moeflux-io 1";
         check_text(INSIDE, "@ it is aligned.\nunsafe { f() }", one, &[]);
         check_text(INSIDE, "@ long\n// reason.\n#[inline]\nunsafe { f() }", one, &[]);

@@ -358,7 +358,7 @@ mod tests {
         for piece in found {
             match piece {
                 AnswerPiece::Thought(it) => {
-                    assert!(text.is_empty(), "a thought behind text");
+                    assert!(text.is_empty(), "a thought after text");
                     thought.push_str(&it);
                 }
                 AnswerPiece::Text(it) => text.push_str(&it),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thought_at_the_start_is_no_text() {
+    fn a_thought_at_the_start_is_not_text() {
         use AnswerStart::Open;
         check(Open, "<think>\nI add.\n</think>\n\n  Four.\n", "I add.", "Four.\n");
         check(Open, " \n<think>a</think>b", "a", "b");
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn it_knows_how_far_the_answer_has_come() {
+    fn the_stage_follows_the_text() {
         let mut reader = AnswerReader::new(AnswerStart::Open, &THINK);
         let mut stage_after = |text: &str| {
             reader.push(text);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_comes_behind_a_thought() {
+    fn a_call_follows_a_thought() {
         let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
         let answer = format!("<think>\nI call {call}.\n</think>\n\n{call}\n");
         let reader = || AnswerReader::new(AnswerStart::Open, &THINK).with_calls(&HERMES, &[tool()]);

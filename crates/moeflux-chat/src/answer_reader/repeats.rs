@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_call_comes_out() {
+    fn an_unfinished_call_is_returned() {
         let mut repeats = RepeatFilter::default();
         repeats.filter(call("f", &["{}"]));
         let cut = vec![AnswerPiece::Call { name: "f".into(), id: None }, AnswerPiece::CallCut];

@@ -370,7 +370,7 @@ mod tests {
     ];
 
     #[test]
-    fn templates_say_which_format_they_write() {
+    fn templates_determine_the_call_format() {
         for (source, expected) in TEMPLATES {
             let path = Path::new("t.jinja");
             let template = ChatTemplate::from_source(path, source, SpecialTokens::default());

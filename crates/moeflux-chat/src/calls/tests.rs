@@ -90,7 +90,7 @@ fn wrong(format: &'static CallFormat, title: &str, text: &str, expected: &str) -
 }
 
 #[test]
-fn texts_of_all_formats_are_read_as_their_tables_say() {
+fn texts_of_all_formats_match_their_tables() {
     let mut all = String::new();
     for (title, cases) in CASES {
         let cases: Vec<&str> = cases.split("=== ").skip(1).collect();
@@ -106,7 +106,7 @@ fn texts_of_all_formats_are_read_as_their_tables_say() {
 }
 
 #[test]
-fn formats_that_differ_in_what_they_write_are_read_alike() {
+fn formats_that_differ_only_in_writing_are_read_alike() {
     for (title, other) in [("qwen_xml", "qwen_xml_python"), ("glm_4_5", "glm_4_7")] {
         let (_, cases) = CASES.iter().find(|(it, _)| *it == title).unwrap();
         for case in cases.split("=== ").skip(1) {
@@ -143,7 +143,7 @@ fn an_answer_of_one_json_object_is_a_call_in_every_format() {
             ("other arguments", fenced(&object.replace("city", "town"))),
             ("another kind", fenced(&object.replace("\"Bern\"", "7"))),
             ("text before", format!("Look: {}", fenced(object))),
-            ("text behind", format!("{} and so on", fenced(object))),
+            ("text after", format!("{} and so on", fenced(object))),
             ("another language", fenced(object).replace("json", "rust")),
             ("another object", fenced(r#"{"city": "Bern"}"#)),
             ("half [cut]", fenced(&object[..40])),
@@ -166,7 +166,7 @@ fn no_more_is_held_than_may_be_a_call() {
 }
 
 #[test]
-fn long_members_behind_the_arguments_are_text() {
+fn calls_with_long_members_after_the_arguments_are_text() {
     let hermes = format("hermes");
     let call = |note: &str| {
         format!(

@@ -2,7 +2,8 @@
 //!
 //! Models write this if their template shows tools but they were trained on another kind of calls;
 //! all Qwen2.5-Coder models do. **Invariant:** buffered text may still become a call, and is
-//! bounded; any other text in the answer makes all of it text. Independent of markers.
+//! bounded; any other text in the answer makes all of it text. This module is independent of
+//! markers.
 
 use crate::calls::arguments::json::{JsonProgress, JsonReader};
 use crate::calls::arguments::schema;

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_what_templates_write() {
+    fn written_calls_match_those_of_templates() {
         for (name, source) in TEMPLATES {
             let path = Path::new("t.jinja");
             let special = SpecialTokens::default();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_calls_are_read_back() {
         let schema = json!({"properties": {"text": {"type": "string"}, "on": {"type": "boolean"}}});
         let tool = |name: &str| Tool::function(name.into(), None, Some(schema.clone()));
         let tools = [tool("f"), tool("g_2")];

@@ -8,7 +8,7 @@ use crate::conversation::{Assistant, Conversation, Ending, Turn};
 use crate::format::ChatFormat;
 use crate::options::ChatOptions;
 
-/// Stands for unknown words. Few words begin like it.
+/// A placeholder for unknown text. Real text hardly ever begins with these characters.
 const UNKNOWN: &str = "\u{b6}\u{a4}";
 
 impl ChatFormat {
@@ -25,7 +25,7 @@ impl ChatFormat {
         let rendered = later.into_iter().flatten().map(|later| self.prompt(&later, options));
         // Conversations that the template refuses are not expected.
         let rendered = rendered.filter_map(Result::ok);
-        let mut parts: Vec<usize> = rendered.map(|it| n_shared(prompt, &it.text)).collect();
+        let mut parts: Vec<usize> = rendered.map(|it| shared_bytes(prompt, &it.text)).collect();
         parts.retain(|n_bytes| *n_bytes > 0);
         parts.sort_unstable();
         parts.dedup();
@@ -47,7 +47,7 @@ fn edited(conversation: &Conversation) -> Option<Conversation> {
     Some(asked_at(conversation, last))
 }
 
-/// Returns the conversation with a question after the first turns.
+/// Returns the first `n_turns` turns of the conversation, followed by a question.
 fn asked_at(conversation: &Conversation, n_turns: usize) -> Conversation {
     let mut turns = conversation.turns[..n_turns].to_vec();
     turns.push(Turn::User(UNKNOWN.to_owned()));
@@ -70,7 +70,7 @@ fn history(conversation: &Conversation) -> Option<Conversation> {
 }
 
 /// Returns the length of the common prefix in bytes, at a character boundary.
-fn n_shared(a: &str, b: &str) -> usize {
+fn shared_bytes(a: &str, b: &str) -> usize {
     let same = a.char_indices().zip(b.chars()).find(|((_, a), b)| a != b);
     same.map_or(a.len().min(b.len()), |((at, _), _)| at)
 }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_parts_behind_instructions_before_the_question_and_before_the_answer() {
+    fn prompts_split_after_instructions_and_before_question_and_answer() {
         let system = Turn::System("Be brief.".into());
         let ask = |text: &str| Turn::User(text.into());
         let instructions = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n";
@@ -106,15 +106,15 @@ mod tests {
         assert_eq!(found[0], instructions);
         let question = format!("{first}So.<|im_end|>\n<|im_start|>user\n");
         assert_eq!(found[1], question);
-        // The template opens a thought there that the history does not show.
+        // There the template opens a thought, which it omits in the history.
         let answer = format!("{question}How?<|im_end|>\n<|im_start|>assistant\n");
         assert_eq!(found[2..], [answer]);
     }
 
     #[test]
-    fn what_a_template_refuses_is_left_out() {
+    fn conversations_that_a_template_refuses_are_left_out() {
         let found = parts("qwen3_5", vec![Turn::User("Why?".into())]);
         assert_eq!(found.len(), 2);
-        assert!(n_shared("a\u{e9}b", "a\u{e8}b") == 1 && n_shared("ab", "a") == 1);
+        assert!(shared_bytes("a\u{e9}b", "a\u{e8}b") == 1 && shared_bytes("ab", "a") == 1);
     }
 }

@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_not_replayed() {
+    fn turns_that_differ_are_not_replayed() {
         let first = assistant(None, "I look.", vec![call("c0", r#"{"a": 1}"#)]);
         let check = |change: &dyn Fn(&mut ReplayHarness, &mut Assistant)| {
             let mut harness = ReplayHarness::new("qwen3");

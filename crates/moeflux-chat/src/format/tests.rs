@@ -150,7 +150,7 @@ fn a_late_system_turn_keeps_its_role_where_the_template_takes_it() {
 }
 
 #[test]
-fn arguments_are_text_where_the_template_asks_for_it() {
+fn templates_may_take_arguments_as_text() {
     let call = Call::from_text("c1".into(), "f".into(), r#"{"a": 1}"#);
     let called = Assistant { thoughts: None, text: String::new(), calls: vec![call] };
     let result = ToolResult { call_id: "c1".into(), name: None, text: "R".into() };
@@ -194,14 +194,14 @@ fn ids_tell_the_names_of_calls_where_nothing_else_does() {
 }
 
 #[test]
-fn no_text_beside_calls_is_null_where_the_template_asks_for_it() {
+fn absent_text_beside_calls_is_null_for_templates_that_test_for_it() {
     let found = format_named("deepseek_v3").prompt(&called_twice(), &options()).unwrap().text;
     let call = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": [1, 2]}\n```";
     assert!(found.contains(call), "{found}");
 }
 
 #[test]
-fn a_prompt_says_what_the_answer_begins_with() {
+fn a_prompt_determines_how_the_answer_starts() {
     use AnswerStart::{Open, Text, Thought};
     let start = |name: &str, turns: Vec<Turn>, (ending, thinking)| {
         let conversation = Conversation { ending, ..conversation_of(turns) };
@@ -229,7 +229,7 @@ fn a_prompt_says_what_the_answer_begins_with() {
 }
 
 #[test]
-fn what_cannot_be_rendered_is_refused_by_name() {
+fn conversations_that_cannot_be_rendered_are_refused_with_a_reason() {
     let refused = |name: &str, conversation: &Conversation, options: &ChatOptions| {
         format_named(name).prompt(conversation, options).unwrap_err().to_string()
     };
@@ -256,7 +256,7 @@ fn what_cannot_be_rendered_is_refused_by_name() {
 }
 
 #[test]
-fn variables_and_wishes_reach_the_template() {
+fn variables_and_options_reach_the_template() {
     let format = format_of("{{ enable_thinking }} {{ thinking }} {{ effort }} {{ bos_token }}");
     let mut options = ChatOptions { thinking: Some(false), ..options() };
     options.variables.insert("effort".into(), json!("low"));
@@ -295,7 +295,7 @@ fn the_demo_model_has_a_format() {
 }
 
 #[test]
-fn markers_that_are_not_shown_are_known_by_their_tokens() {
+fn hidden_markers_are_recognised_by_their_tokens() {
     let glm = format_named("glm4_moe").call_format().unwrap();
     let mut shown: Vec<&str> = ThoughtFormat::usual().markers();
     shown.extend(glm.markers());
@@ -337,7 +337,7 @@ fn gpt_oss_begins_with_a_role_or_within_a_message() {
 }
 
 #[test]
-fn gpt_oss_is_told_one_call_at_a_time() {
+fn prompts_of_gpt_oss_have_one_call_at_a_time() {
     let call = |id: &str, name: &str| Call::from_text(id.into(), name.into(), r#"{"a": 1}"#);
     let calls = vec![call("1", "f"), call("2", "g")];
     let called = Assistant { thoughts: Some("R".into()), text: "T".into(), calls };

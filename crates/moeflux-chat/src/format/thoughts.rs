@@ -2,7 +2,7 @@
 //!
 //! It renders a turn with thoughts and text; the text between the two is the end. It renders a
 //! question with and without thoughts, and compares the prompts. **Invariant:** a function of the
-//! template alone. Independent of tokens.
+//! template alone. This module is independent of tokens.
 
 use crate::conversation::{Assistant, Conversation, Ending, Turn};
 use crate::format::ChatFormat;

@@ -1,7 +1,7 @@
 //! The constraint on an answer after its thoughts.
 //!
 //! **Invariant:** a token that [`BodyConstraint::apply`] allowed is accepted by
-//! [`BodyConstraint::accept`]. Independent of thoughts.
+//! [`BodyConstraint::accept`]. This module is independent of thoughts.
 
 use std::fmt;
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //!
 //! A keyword of a tool's schema that cannot be enforced is left out, so a tool that is never called
 //! does not cause a refusal; the client has to check calls then. In raw text, `pattern` and
-//! `format` are not enforced either.
-//! **Invariant:** every tool has a grammar. Independent of tokens except those of markers.
+//! `format` are not enforced either. **Invariant:** every tool has a grammar. This module is
+//! independent of tokens except those of markers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

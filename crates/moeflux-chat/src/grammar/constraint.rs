@@ -7,8 +7,8 @@
 //!
 //! **Invariant:** a token that [`LogitMask::apply`] allows is accepted by [`LogitMask::accept`];
 //! forced tokens are those that `apply` would leave as the only choice, one by one. An internal
-//! failure becomes a failure of the answer, reported by [`LogitMask::failure`]. Independent of
-//! tools and schemas.
+//! failure becomes a failure of the answer, reported by [`LogitMask::failure`]. This module is
+//! independent of tools and schemas.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -283,7 +283,7 @@ impl Constraint {
         let is_message = self.model.thoughts.next().is_some();
         if self.pending.is_empty() && (self.body.is_bound() || is_message) {
             let after = self.thoughts.after.as_bytes().strip_prefix(rest).unwrap_or_default();
-            let after = std::str::from_utf8(after).expect("what is behind a thought is ASCII");
+            let after = std::str::from_utf8(after).expect("the text after a thought is ASCII");
             self.pending.extend(self.model.vocabulary.encode(after, is_message));
         }
         self.phase = ConstraintPhase::After;

@@ -11,7 +11,7 @@
 //! * `body` constrains the rest of an answer, `constraint` all of it.
 //!
 //! **Invariant:** every rule is enforced, or the request is refused; whatever a client sends, both
-//! take bounded work. Independent of API dialects and sessions.
+//! take bounded work. This module is independent of API dialects and sessions.
 
 mod schema;
 mod lark;

@@ -1,8 +1,8 @@
 //! The parts of a model that grammars need, built once: its vocabulary, llguidance's tables for it,
 //! and the tokens that may complete a marker.
 //!
-//! **Invariant:** shared by all answers and never changed by them. Independent of a request's
-//! rules.
+//! **Invariant:** shared by all answers and never changed by them. This module is independent of a
+//! request's rules.
 
 use std::fmt;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl GrammarModel {
     /// Creates a matcher at the start of a grammar.
     ///
     /// # Errors
-    /// One line that says what is wrong with the grammar.
+    /// An error of one line about the grammar.
     pub(crate) fn matcher(
         &self,
         grammars: Vec<GrammarWithLexer>,

@@ -2,7 +2,7 @@
 //!
 //! Its errors have several lines, of which the first states the problem. Some of these are names
 //! from its code, and some give advice that a client cannot follow. **Invariant:** one line of
-//! bounded length. Independent of grammars.
+//! bounded length. This module is independent of grammars.
 
 use std::fmt;
 

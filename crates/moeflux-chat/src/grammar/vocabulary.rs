@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** special tokens are stored under a byte that no text contains, so only a grammar
 //! that names them allows them; an id without a token, or whose bytes no text can contain, has no
-//! bytes. Independent of grammars.
+//! bytes. This module is independent of grammars.
 
 use std::fmt;
 use std::sync::Arc;

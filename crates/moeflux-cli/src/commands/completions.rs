@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_is_what_the_help_says() {
+    fn completions_follow_the_value_names_of_the_help() {
         let of_generate = taken("generate", "DIR|FILE.gguf|OWNER/NAME[:QUANT]");
         assert_eq!(of_generate, (true, &[NameSource::Cached][..]));
         let of_pull = taken("pull", "OWNER/NAME[:QUANT][@REVISION]");

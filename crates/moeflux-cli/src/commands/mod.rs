@@ -1,4 +1,4 @@
-//! One module per subcommand: its options, and what it does with them.
+//! One module per subcommand: its options and its implementation.
 //!
 //! **Invariant:** a command names another only to do part of its work: `doctor` uses `synth` and
 //! `plan`, and `pull` uses `plan`.

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_bits_and_groups_only() {
+    fn only_known_bits_and_groups_are_accepted() {
         assert_eq!(parse_bits("4"), Ok(4));
         assert_eq!(parse_group("128"), Ok(128));
         for text in ["7", "", "x", "-4", "260"] {

@@ -24,10 +24,14 @@ use crate::output::quiet::without_noise;
 /// compile.
 pub(crate) const SMALL_BYTES: u64 = 512 << 20;
 
-/// A model, and the tokens that its sessions hold on a device.
+/// A model, and the number of tokens that its sessions hold on a device.
 pub(crate) type ModelWithContext<'a> = (&'a Model, usize);
 
-/// Returns the device of a backend; `None` for the CPU.
+/// Returns the device of a backend; `None` if the CPU computes.
+///
+/// # Errors
+///
+/// Of an explicit request for a GPU: see `check_model` and `maker`, or if there is no such GPU.
 pub(crate) fn of(
     backend: BackendName,
     args: &ModelArgs,
@@ -78,10 +82,11 @@ fn check_model(args: &ModelArgs, blueprint: &Blueprint) -> Result<()> {
 /// [`Error::Unsupported`] with the name of the kind.
 pub(crate) fn check_kinds(blueprint: &Blueprint) -> Result<()> {
     let kinds = blueprint.manifest.kinds();
-    let of_cpu = first_cpu_only_kind(kinds.iter().map(|count| count.kind));
-    of_cpu.map_or(Ok(()), |kind| Err(Error::Unsupported(cpu_only_message(kind))))
+    let cpu_only = first_cpu_only_kind(kinds.iter().map(|count| count.kind));
+    cpu_only.map_or(Ok(()), |kind| Err(Error::Unsupported(cpu_only_message(kind))))
 }
 
+/// Opens a GPU and checks that it can compute the model.
 fn maker(
     adapter: &Adapter,
     args: &ModelArgs,
@@ -98,8 +103,8 @@ fn maker(
     Ok(Arc::new(if args.precise { maker } else { maker.staging_f16() }))
 }
 
-/// Returns a card with room for the whole model. Prints the choice and its reason, or why there is
-/// none; prints nothing if there is no card, or if the model is small.
+/// Returns a GPU with room for the whole model. Prints the choice and its reason, or why no GPU is
+/// used; prints nothing if there is no GPU, or if the model is small.
 fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
     let needs = Needs::new(blueprint);
     if needs.resident_bytes + needs.experts_bytes() < SMALL_BYTES {
@@ -138,7 +143,7 @@ fn auto(blueprint: &Blueprint, context: usize) -> Option<Adapter> {
     fits.then_some(adapter)
 }
 
-/// Explains why a card is not used.
+/// Returns the reason why `auto` does not use a GPU; `None` if it may.
 fn refusal(facts: &AdapterFacts) -> Option<String> {
     let AdapterFacts { name, api, .. } = facts;
     Some(match auto_rejection(facts)? {

@@ -88,9 +88,9 @@ mod tests {
     fn a_gpu_that_differs_is_refused_with_the_first_difference() {
         assert!(verdict("X 100", &[]).is_ok());
         let refused = verdict("X 100", &["layer 3: 1 of 150 rows differ".into(), "b".into()]);
-        let said = refused.unwrap_err().to_string();
+        let message = refused.unwrap_err().to_string();
         let expected = "X 100: its results differ from the CPU's (layer 3: 1 of 150 rows \
                         differ); `moeflux doctor --gpu-check MODEL` prints all differences";
-        assert!(said.starts_with(expected), "{said}");
+        assert!(message.starts_with(expected), "{message}");
     }
 }

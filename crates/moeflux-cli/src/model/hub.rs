@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_the_hub_are_told_from_paths() {
+    fn names_of_the_hub_are_distinguished_from_paths() {
         for name in ["Qwen/Qwen3-30B-A3B", "a/b@v1", "a/b@refs/pr/1", "a/b:Q4_K_M"] {
             assert_eq!(named(Path::new(name)).unwrap().to_string(), name);
         }

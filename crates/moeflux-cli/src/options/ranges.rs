@@ -1,6 +1,7 @@
-//! Option values with a range: parsers for clap, which then prints an explanation and exits with 2.
+//! Parsers of option values with a range. If one fails, clap prints its error and exits with 2.
 //!
-//! **Invariant:** a parser accepts no value that the library refuses. Independent of models.
+//! **Invariant:** a parser accepts no value that the library refuses. This module is independent of
+//! models.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::ops::RangeInclusive;
@@ -14,19 +15,19 @@ use moeflux::{Budget, TokenId};
 use crate::output::size;
 use crate::system::network::{Delay, Network};
 
-/// A larger number of threads is a typing error on any machine.
+/// A larger number of threads is a typo on any machine.
 const N_THREADS_MAX: usize = 4096;
 
 /// Upper bound on slots: no model has more experts.
 const N_SLOTS_MAX: usize = 1 << 24;
 
-/// Smaller files are a typing error: a checkpoint would have millions of them.
+/// A smaller size is a typo: a checkpoint would have millions of files.
 const SHARD_BYTES_MIN: u64 = 1 << 20;
 
 /// A drive reads less than this too quickly to be measured.
 const PROBE_BYTES_MIN: u64 = 4 << 20;
 
-/// A larger number of runs is a typing error.
+/// A larger number of runs is a typo.
 const N_RUNS_MAX: usize = 10_000;
 
 /// Bounds on rates: slower than any drive, and faster than any memory.
@@ -49,13 +50,13 @@ pub(crate) fn ranks(text: &str) -> ParseResult<NonZeroUsize> {
     count(text, N_RANKS_MAX)
 }
 
-/// Parses one of `--shares`.
+/// Parses one share of `--shares`.
 pub(crate) fn rank_share(text: &str) -> ParseResult<NonZeroU32> {
     let share = count(text, 1 << 20)?;
     NonZeroU32::try_from(share).map_err(|error| error.to_string())
 }
 
-/// Parses `--rank-timeout`; more than an hour is a typing error.
+/// Parses `--rank-timeout`; more than an hour is a typo.
 pub(crate) fn rank_timeout(text: &str) -> ParseResult<Duration> {
     let seconds = count(text, 3600)?;
     Ok(Duration::from_secs(seconds.get() as u64))
@@ -76,7 +77,7 @@ pub(crate) fn chunk(text: &str) -> ParseResult<NonZeroUsize> {
     count(text, N_ROWS_MAX)
 }
 
-/// A larger number of sessions or jobs is a typing error.
+/// A larger number of sessions or jobs is a typo.
 const N_JOBS_MAX: usize = 65_536;
 
 /// Parses `--sessions`.
@@ -89,10 +90,10 @@ pub(crate) fn queue(text: &str) -> ParseResult<usize> {
     if text == "0" { Ok(0) } else { sessions(text).map(NonZeroUsize::get) }
 }
 
-/// Longer times mean "never".
+/// Upper bound on a time, a year: a longer one is a typo.
 const SECONDS_MAX: u64 = 366 * 24 * 3600;
 
-/// Parses a time: `90`, `90s`, `10m`, `2h`.
+/// Parses a time of at least one second: `90`, `90s`, `10m`, `2h`.
 pub(crate) fn time(text: &str) -> ParseResult<Duration> {
     let text = text.trim();
     let (number, factor) = match text.char_indices().next_back() {
@@ -219,7 +220,7 @@ pub(crate) fn probe_size(text: &str) -> ParseResult<u64> {
     Ok(n_bytes)
 }
 
-/// Parses a number of tokens of at least one. The upper limit depends on the model.
+/// Parses a number of tokens, at least one. The upper limit depends on the model.
 pub(crate) fn tokens(text: &str) -> ParseResult<NonZeroUsize> {
     text.parse().map_err(|_| "give a number of tokens, 1 or more".to_owned())
 }
@@ -264,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_inside_and_what_is_beyond_is_told_the_range() {
+    fn bounds_are_accepted_and_errors_state_the_range() {
         assert_eq!(temperature("0"), Ok(0.0));
         assert_eq!(share("1"), Ok(1.0));
         assert!(origin("http://localhost:3000").is_ok() && origin("*").is_ok());

@@ -1,12 +1,12 @@
-//! The names that other programs use for our options and commands.
+//! Tips for users of other programs, whose options and commands have other names.
 //!
-//! **Invariant:** pure; used only after the command line was refused.
+//! **Invariant:** the functions are pure, and used only after the command line was refused.
 
 use std::borrow::Cow;
 
 use moeflux_io::OneLine;
 
-/// Spellings of llama.cpp and Ollama, and what to type instead.
+/// Options of llama.cpp and Ollama, each with a tip.
 const OPTIONS: [(&str, &str); 22] = [
     ("-m", "'-m' is spelled '--model' here"),
     ("-c", "'-c' is spelled '--context' here"),
@@ -46,7 +46,7 @@ const HUB: &str = "'--model OWNER/NAME:QUANT' names a model of the hub here, and
 const HUB_FILE: &str = "'moeflux pull OWNER/NAME --file FILE.gguf' downloads one file, and \
                         '--model OWNER/NAME' uses it";
 
-/// Commands of these programs.
+/// Commands of these programs, each with a tip.
 const COMMANDS: [(&str, &str); 12] = [
     (
         "run",
@@ -83,12 +83,12 @@ pub(crate) fn of(args: &[String]) -> Option<Cow<'static, str>> {
     if let Some((_, tip)) = COMMANDS.iter().find(|(name, _)| name == command) {
         return Some(Cow::Borrowed(tip));
     }
-    let by_option = MODEL_BY_OPTION.contains(&command.as_str());
-    if let Some(model) = args.get(1).filter(|it| by_option && !it.starts_with('-')) {
+    let is_by_option = MODEL_BY_OPTION.contains(&command.as_str());
+    if let Some(model) = args.get(1).filter(|it| is_by_option && !it.starts_with('-')) {
         let model = OneLine::name(model);
         return Some(format!("the model is an option: 'moeflux {command} --model {model}'").into());
     }
-    if let Some(tip) = of_model(command, args.get(1..).unwrap_or_default()) {
+    if let Some(tip) = of_arguments(command, args.get(1..).unwrap_or_default()) {
         return Some(tip.into());
     }
     let typed = args.iter().take_while(|arg| *arg != "--");
@@ -100,8 +100,9 @@ pub(crate) fn of(args: &[String]) -> Option<Cow<'static, str>> {
     names.find_map(tip_of).map(Cow::Borrowed)
 }
 
-/// Returns what to type if a model or a prompt is given where none is expected.
-fn of_model(command: &str, args: &[String]) -> Option<String> {
+/// Returns a tip if a model, a prompt or a text is given in the wrong place, or if the backend is
+/// `cuda`.
+fn of_arguments(command: &str, args: &[String]) -> Option<String> {
     let is_option = |arg: &String| arg.starts_with('-');
     match (command, args) {
         ("generate", [first, second, ..]) if !is_option(first) && !is_option(second) => {
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn other_spellings_get_ours() {
+    fn names_of_other_programs_get_a_tip() {
         for (line, ours) in [
             ("generate -m x.gguf hi", "--model"),
             ("chat -c 4096", "--context"),
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_spellings_and_texts_get_none() {
+    fn our_own_names_and_texts_get_no_tip() {
         for line in
             ["", "generate run", "generate -- -m", "generate -n 3", "chat --model x", "plan x -p"]
         {

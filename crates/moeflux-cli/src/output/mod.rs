@@ -1,6 +1,6 @@
-//! What the command prints: results, pages, progress, questions, and streamed text on a terminal.
+//! The output of the command: results, pages, progress, questions, and streamed text on a terminal.
 //!
-//! Knows no models and no options.
+//! This module knows no models and no options.
 
 pub(crate) mod size;
 pub(crate) mod fold;

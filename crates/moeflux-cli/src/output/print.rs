@@ -27,7 +27,7 @@ pub(crate) fn line(text: &str) -> Result<()> {
 }
 
 /// Prints a message that is not a result on stderr, with harmful characters escaped.
-#[expect(clippy::print_stderr, reason = "what a command says besides its result goes there")]
+#[expect(clippy::print_stderr, reason = "notes and errors go to stderr")]
 pub(crate) fn stderr_line(text: &str) {
     eprintln!("{}", escaped(text));
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_obeys_is_written_out() {
+    fn control_characters_are_escaped() {
         for (text, expected) in [
             ("a\n\tb \u{e9}\u{8a9e}\u{1f600}", "a\n\tb \u{e9}\u{8a9e}\u{1f600}"),
             ("\x1b[2J\x07\r", "\\u001b[2J\\u0007\\u000d"),

@@ -16,7 +16,7 @@ const WHOLE_DIGITS_MAX: usize = 20;
 ///
 /// # Errors
 ///
-/// One line that says what is accepted.
+/// The accepted sizes, in one line.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
     let number_len = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_it_accepts() {
+    fn errors_state_the_accepted_sizes() {
         let long = "9".repeat(200);
         let wrong = [
             "",

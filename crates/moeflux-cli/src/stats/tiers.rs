@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_counted_is_not_said() {
+    fn uncounted_uses_are_omitted() {
         let stats = TierStats { near_bytes: 1 << 30, far_bytes: 3 << 30, ..TierStats::default() };
         assert_eq!(line(&stats), "experts   1.00 GiB on the device, 3.00 GiB read from memory");
         assert!(json(&stats)["near_share"].is_null());

@@ -128,7 +128,7 @@ mod tests {
     };
 
     #[test]
-    fn a_file_gives_what_was_written_or_nothing() {
+    fn a_written_profile_loads_and_an_invalid_one_does_not() {
         assert_eq!(ComputeProfile::of_json(&PROFILE.json()), Some(PROFILE));
         for (name, bad) in [
             ("answer_bytes_per_s", json!(0)),

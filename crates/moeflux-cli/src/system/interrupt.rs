@@ -106,7 +106,7 @@ pub(crate) enum StopRequest {
     Graceful,
     /// The system ends the process within seconds in any case: its console, the user's session or
     /// the system itself ends.
-    #[cfg_attr(not(windows), expect(dead_code, reason = "Windows alone says so"))]
+    #[cfg_attr(not(windows), expect(dead_code, reason = "only Windows distinguishes it"))]
     Forced,
 }
 

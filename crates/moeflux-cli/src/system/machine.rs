@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_from_what_linux_writes() {
+    fn sizes_in_files_of_linux_are_parsed() {
         let status = "VmPeak:\t  9 kB\nVmHWM:\t    1234 kB\n";
         assert_eq!(kibibytes(status, "VmHWM:"), Some(1234 * 1024));
         for text in ["", "MemTotal:", "MemTotal: many kB", "MemTotal: 99999999999999999999 kB"] {

@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_measured_is_found_again_on_the_same_machine_only() {
+    fn measurements_load_only_on_the_same_machine() {
         let dir = TempDir::new();
         let file = dir.path().join("new/measured.json");
         let load = |machine: &str| Measurements::load_from(file.clone(), machine.to_owned());
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_doubtful_says_so_and_all_can_be_forgotten() {
+    fn doubtful_rates_are_marked_and_all_can_be_removed() {
         let dir = TempDir::new();
         let file = dir.path().join("measured.json");
         let load = |machine: &str| Measurements::load_from(file.clone(), machine.to_owned());
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_file_is_as_good_as_none() {
+    fn an_invalid_file_counts_as_missing() {
         let dir = TempDir::new();
         let file = dir.path().join("measured.json");
         let rates = |entry: &str| format!("{{\"this\": {{\"memory\": {entry}, \"drives\": 7}}}}");

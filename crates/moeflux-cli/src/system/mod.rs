@@ -1,6 +1,6 @@
 //! The machine and the system: time, files, signals, and what was measured of the machine before.
 //!
-//! Knows no models and no options.
+//! This module knows no models and no options.
 
 pub(crate) mod clock;
 pub(crate) mod cache;

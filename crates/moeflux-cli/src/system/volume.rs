@@ -139,7 +139,7 @@ mod tests {
     // Paths of Linux's own files, with its separator.
     #[cfg(unix)]
     #[test]
-    fn devices_say_what_they_say() {
+    fn device_properties_are_reported_unchanged() {
         let read = |path: &Path| {
             let text = match path.to_str()? {
                 "/sys/x/vda/queue/logical_block_size" => "512\n",

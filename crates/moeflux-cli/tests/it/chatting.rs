@@ -20,7 +20,7 @@ fn chat(args: &[&str], lines: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// What it printed; nothing may be on stderr.
+/// Returns the text on stdout; fails if there is any on stderr.
 #[track_caller]
 fn answers(args: &[&str], lines: &str) -> String {
     let output = chat(args, lines);
@@ -29,7 +29,7 @@ fn answers(args: &[&str], lines: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// It must fail with this line on stderr, after this output.
+/// Checks that a chat fails with this line on stderr, after this output.
 #[track_caller]
 fn fails(args: &[&str], lines: &str, (printed, words): (&str, &str)) {
     let output = chat(args, lines);
@@ -58,7 +58,7 @@ fn number(text: &str, words: &str) -> usize {
 }
 
 #[test]
-fn a_second_turn_reads_only_what_is_new() {
+fn a_second_turn_reads_only_new_tokens() {
     let printed = answers(&[], &format!("{QUESTION}\n/stats\nWhy?\n/stats\n"));
     let (first, second) = printed.split_once("context").unwrap();
     let n_first = number(first, " tokens, ");
@@ -126,7 +126,7 @@ fn calls_wait_for_results_that_are_typed() {
 }
 
 #[test]
-fn what_fails_is_a_line_and_ends_a_chat_that_nobody_types() {
+fn failures_are_one_line_and_end_a_chat_without_a_terminal() {
     fails(&[], "/hlep\nx\n", ("", "there is no command /hlep: /help lists them"));
     fails(&[], "/save\n", ("", "write /save FILE"));
     fails(&[], "/undo\n", ("", "nothing to take back"));
@@ -164,7 +164,7 @@ fn another_model_goes_on_with_the_conversation() {
 }
 
 #[test]
-fn commands_say_what_they_are_asked() {
+fn commands_print_what_was_requested() {
     assert!(answers(&[], "/help\n").contains("/regenerate"));
     assert_eq!(
         answers(&["--system", "Be terse."], "/system\n/system off\n/system\n"),

@@ -15,7 +15,7 @@ const FAMILIES: [&str; 6] = [
 ];
 
 #[test]
-fn spellings_of_other_programs_and_wrong_numbers_are_told_ours() {
+fn foreign_options_and_wrong_numbers_get_a_tip() {
     for (args, words) in [
         (&["generate", "-m", "x", "hi"][..], "error: '-m' is spelled '--model' here"),
         (&["generate", "hi", "-ngl", "99"], "--gpu-memory SIZE"),
@@ -76,9 +76,9 @@ fn a_gguf_file_is_taken_as_a_folder_is() {
     bytes[middle] ^= 1;
     std::fs::write(&path, bytes).unwrap();
     let found = moeflux(&deep);
-    let said = String::from_utf8(found.stderr).unwrap();
-    assert_eq!(found.status.code(), Some(1), "{said}");
-    assert!(said.contains("1 damaged"), "{said}");
+    let printed = String::from_utf8(found.stderr).unwrap();
+    assert_eq!(found.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("1 damaged"), "{printed}");
     let out = dir.file("c.npy");
     let out = out.to_str().unwrap();
     check_fails(&["logits", "--model", file, "--tokens", "1", "--out", out], &["checksum"]);
@@ -179,7 +179,7 @@ fn values_out_of_range_are_wrong_use() {
 }
 
 #[test]
-fn inspect_names_what_is_skipped() {
+fn inspect_lists_skipped_tensors() {
     for name in ["qwen3_next-bf16", "qwen3_5_moe-bf16", "deepseek_v3-bf16", "glm4_moe-bf16"] {
         let page = stdout_of(&["inspect", golden(name).to_str().unwrap()]);
         let (_, skipped) = page.split_once("not used").unwrap();

@@ -1,4 +1,4 @@
-//! `eval` against the same numbers computed by hand from what `logits` writes.
+//! Compares `eval` with numbers computed here from the output of `logits`.
 
 use serde_json::Value;
 
@@ -6,10 +6,10 @@ use crate::support::{ModelDir, check_fails, read_npy, stdout_of};
 
 const VOCAB: usize = 256;
 
-/// Windows cut its characters of 2, 3 and 4 bytes.
+/// A text whose characters of 2, 3 and 4 bytes are cut by windows.
 const TEXT: &str = "h\u{e9}llo w\u{f6}rld \u{20ac} \u{1f600}!";
 
-/// Nats of all tokens of a window from index `first` on.
+/// Returns the nats of all tokens of a window from index `first` on.
 fn nats(dir: &ModelDir, window: &[u8], first: usize) -> f64 {
     let list: Vec<String> = window.iter().map(u8::to_string).collect();
     let out = dir.file("window.npy");

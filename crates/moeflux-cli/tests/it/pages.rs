@@ -1,9 +1,9 @@
 //! Every command of README.md and of `docs/` runs as written, with `moeflux` on the path, a hub on
 //! this machine, and a server on a free port in the place of 8080.
 //!
-//! A block that cannot run says why in a comment above it (`<!-- not run: .. -->`), and one that is
-//! to fail names its status (`<!-- fails: 1 -->`). A text below `<!-- printed: -->` is what the
-//! block before it prints, to the letter.
+//! A comment above a block states why it cannot run (`<!-- not run: .. -->`), or the status with
+//! which it should fail (`<!-- fails: 1 -->`). A text below `<!-- printed: -->` is the exact output
+//! of the block before it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,21 +18,21 @@ use crate::support::ModelDir;
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// What the pages download: the demo model stands for it.
+/// The model that the pages download; the demo model is served in its place.
 const MODEL: &str = "mlx-community/Qwen3.6-35B-A3B-4bit";
 
-/// And a random model for its GGUF file.
+/// The model whose GGUF file the pages download; a random one is served in its place.
 const GGUF: (&str, &str) = ("unsloth/Qwen3.6-35B-A3B-GGUF", "Qwen3.6-35B-A3B-UD-Q4_K_M.gguf");
 
-/// Where pages say that a server is.
+/// The server's address on the pages.
 const ADDRESS: &str = "127.0.0.1:8080";
 
-/// What a page says, in order.
+/// The parts of a page, in order.
 #[derive(Debug, PartialEq, Eq)]
 enum PageBlock {
     /// Commands, and the status with which they end.
     Run { line: usize, commands: String, status: i32 },
-    /// What the last commands print.
+    /// The output of the last commands.
     Printed { line: usize, text: String },
 }
 
@@ -40,7 +40,7 @@ enum PageBlock {
 fn parts(page: &str) -> Vec<PageBlock> {
     let mut parts = Vec::new();
     let mut lines = page.lines().zip(1..);
-    let mut said = String::new();
+    let mut comment = String::new();
     while let Some((text, line)) = lines.next() {
         assert!(!is_indented_command(text), "line {line}: commands stand in blocks of `sh`");
         if let Some(kind) = text.strip_prefix("```") {
@@ -48,7 +48,7 @@ fn parts(page: &str) -> Vec<PageBlock> {
             for (text, _) in lines.by_ref().take_while(|(text, _)| *text != "```") {
                 writeln!(block, "{text}").unwrap();
             }
-            let mark = said.trim_start_matches("<!-- ").trim_end_matches(" -->").to_owned();
+            let mark = comment.trim_start_matches("<!-- ").trim_end_matches(" -->").to_owned();
             match (kind, mark.split_once(": ")) {
                 ("sh", Some(("not run", _))) => {}
                 ("sh", Some(("fails", status))) => {
@@ -62,17 +62,17 @@ fn parts(page: &str) -> Vec<PageBlock> {
                 (_, None) if mark.is_empty() => {}
                 _ => panic!("line {line}: `{mark}` means nothing for a block of `{kind}`"),
             }
-            said.clear();
+            comment.clear();
         } else if text.starts_with("<!--") {
-            text.clone_into(&mut said);
+            text.clone_into(&mut comment);
         } else if !text.is_empty() {
-            said.clear();
+            comment.clear();
         }
     }
     parts
 }
 
-/// Code without a fence would pass untried.
+/// Code without a fence would not be run.
 fn is_indented_command(text: &str) -> bool {
     let commands = ["moeflux ", "cargo ", "curl ", "./"];
     text.strip_prefix("    ").is_some_and(|code| commands.iter().any(|it| code.starts_with(it)))
@@ -151,17 +151,20 @@ impl PageShell {
         let commands = format!("exec {commands}");
         let mut child = self.shell(&commands).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
+        let mut printed = String::new();
         let address = loop {
-            assert!(stderr.read_line(&mut said).unwrap() > 0, "{commands}: it ended with {said}");
-            if let Some((_, rest)) = said.split_once(" at http://") {
+            assert!(
+                stderr.read_line(&mut printed).unwrap() > 0,
+                "{commands}: it ended with {printed}"
+            );
+            if let Some((_, rest)) = printed.split_once(" at http://") {
                 break rest.split_whitespace().next().unwrap().to_owned();
             }
         };
         self.server = Some(PageServer { child, address, _stderr: stderr });
     }
 
-    /// What the commands print, after they ended with this status.
+    /// Runs commands, which must end with this status. Returns their output.
     fn run(&self, commands: &str, status: i32) -> String {
         let commands = match &self.server {
             Some(server) => commands.replace(ADDRESS, &server.address),

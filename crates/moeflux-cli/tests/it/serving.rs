@@ -1,5 +1,5 @@
 //! `serve` as a process: it answers over TCP, takes its options from the environment too, drains
-//! when it is asked to end, and refuses what cannot work in one line.
+//! when it is told to end, and refuses invalid options in one line.
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -16,9 +16,11 @@ use crate::support::{ModelDir, check_fails, moeflux, stdout_of};
 /// A server of the demo model, killed at the end.
 pub(crate) struct ServerProcess {
     child: Child,
+    /// Open as long as the server may write.
+    #[cfg_attr(not(unix), expect(dead_code, reason = "no test there reads to its end"))]
     stderr: BufReader<std::process::ChildStderr>,
-    /// What it said before it served.
-    said_before: String,
+    /// What it printed before it served.
+    printed_before: String,
     address: String,
 }
 
@@ -28,16 +30,16 @@ impl ServerProcess {
         command.arg("serve").args(args).envs(variables.iter().copied());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let (mut said, mut said_before) = (String::new(), String::new());
+        let (mut printed, mut printed_before) = (String::new(), String::new());
         let address = loop {
-            said.clear();
-            assert!(stderr.read_line(&mut said).unwrap() > 0, "it ended before it served");
-            if let Some((_, rest)) = said.split_once(" at http://") {
+            printed.clear();
+            assert!(stderr.read_line(&mut printed).unwrap() > 0, "it ended before it served");
+            if let Some((_, rest)) = printed.split_once(" at http://") {
                 break rest.split_whitespace().next().unwrap().to_owned();
             }
-            said_before += &said;
+            printed_before += &printed;
         };
-        Self { child, stderr, said_before, address }
+        Self { child, stderr, printed_before, address }
     }
 
     /// The status and the body of a response.
@@ -75,7 +77,7 @@ impl Drop for ServerProcess {
 #[test]
 fn the_demo_model_answers_and_the_process_ends_well() {
     let variables = [("MOEFLUX_SERVED_NAME", "local,other"), ("MOEFLUX_CONTEXT", "512")];
-    let mut server = ServerProcess::start(&["--port", "0", "--sessions", "2"], &variables);
+    let server = ServerProcess::start(&["--port", "0", "--sessions", "2"], &variables);
     assert_eq!(server.ask("GET /health", "").0, 200);
     let question = json!([{"role": "user", "content": "What does Vec::push do?"}]);
     let body = json!({"messages": question, "temperature": 0});
@@ -87,18 +89,18 @@ fn the_demo_model_answers_and_the_process_ends_well() {
     assert_eq!(listed["data"][0]["max_model_len"], 512, "{listed}");
     #[cfg(unix)]
     {
-        let said = end(&mut server);
-        assert!(said.contains("prompt") && !said.contains("Vec::push"), "{said}");
+        let printed = end(server);
+        assert!(printed.contains("prompt") && !printed.contains("Vec::push"), "{printed}");
     }
 }
 
 #[cfg(unix)]
 #[test]
-fn signals_that_ask_for_no_end_do_not_end_it() {
-    let mut server = ServerProcess::start(&["--port", "0"], &[]);
+fn other_signals_do_not_end_it() {
+    let server = ServerProcess::start(&["--port", "0"], &[]);
     let id = server.child.id().to_string();
     for signal in ["USR1", "USR2", "ALRM", "VTALRM", "PROF", "IO"] {
-        // More than one: what is blocked waits, and the next one finds it waiting.
+        // Several: a blocked signal is pending, and the next one arrives while it is.
         for _ in 0..3 {
             let sent = Command::new("kill").args([&format!("-{signal}"), &id]).status().unwrap();
             assert!(sent.success(), "{signal}");
@@ -107,18 +109,18 @@ fn signals_that_ask_for_no_end_do_not_end_it() {
     }
     let body = json!({"prompt": "a", "max_tokens": 2});
     server.json("POST /v1/completions", &body);
-    end(&mut server);
+    end(server);
 }
 
-/// Ends it as a service manager does; what it said.
+/// Ends the server as a service manager does. Returns its output.
 #[cfg(unix)]
-fn end(server: &mut ServerProcess) -> String {
+fn end(mut server: ServerProcess) -> String {
     let id = server.child.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
-    let mut said = String::new();
-    server.stderr.read_to_string(&mut said).unwrap();
-    said
+    let mut printed = String::new();
+    server.stderr.read_to_string(&mut printed).unwrap();
+    printed
 }
 
 #[cfg(unix)]
@@ -128,18 +130,18 @@ fn prompts_are_logged_only_on_request() {
     for (options, is_logged) in
         [(&[][..], false), (&["--log-prompts"], true), (&["--log-prompts", "--log", "json"], true)]
     {
-        let mut server = ServerProcess::start(&[&["--port", "0"], options].concat(), &[]);
+        let server = ServerProcess::start(&[&["--port", "0"], options].concat(), &[]);
         server.json("POST /v1/completions", &body);
-        let said = end(&mut server);
-        assert_eq!(said.contains("Zebra"), is_logged, "{said}");
+        let printed = end(server);
+        assert_eq!(printed.contains("Zebra"), is_logged, "{printed}");
         // The log's terminal shows nothing that clients could use to control it.
         let is_harmful = |it: char| it.is_control() && it != '\n' || it == '\u{202e}';
-        assert!(!said.contains(is_harmful), "{said:?}");
+        assert!(!printed.contains(is_harmful), "{printed:?}");
     }
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_anything_listens() {
+fn invalid_options_are_refused_before_listening() {
     let dir = ModelDir::new();
     let file = dir.file("keys");
     let keys = file.to_str().unwrap();
@@ -173,7 +175,7 @@ fn without_a_browser_the_server_names_its_page_and_goes_on() {
     let address = &server.address;
     let problem = "this is a session over SSH (forward the port)";
     let expected = format!("--open: {problem}: open http://{address}/ in a browser\n");
-    assert_eq!(server.said_before, expected);
+    assert_eq!(server.printed_before, expected);
     assert_eq!(server.ask("GET /health", "").0, 200);
 }
 
@@ -190,7 +192,7 @@ fn a_browser_is_opened_at_the_page() {
     let path = script.parent().unwrap().to_str().unwrap();
     let variables = [("PATH", path), ("BROWSER", "one"), ("MOEFLUX_OPEN", "true")];
     let server = ServerProcess::start(&["--port", "0"], &variables);
-    assert_eq!(server.said_before, "");
+    assert_eq!(server.printed_before, "");
     let expected = format!("http://{}/", server.address);
     let found = || std::fs::read_to_string(&opened).unwrap_or_default();
     // The script is a process of its own, for which the server does not wait.

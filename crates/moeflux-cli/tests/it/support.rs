@@ -66,7 +66,7 @@ impl ModelDir {
         dir
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
@@ -123,7 +123,7 @@ fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
     // A layer of Mesa's drivers for Vulkan complains on stderr where there is no desktop.
     command.env("NODEVICE_SELECT", "1");
-    // Not the cache of the user who runs the tests: `doctor` writes there what `plan` counts with.
+    // Not the user's own cache: `doctor` stores the measurements there that `plan` uses.
     set_cache(&mut command, Path::new(env!("CARGO_TARGET_TMPDIR")));
     command
 }
@@ -152,7 +152,7 @@ pub(crate) fn read_npy(path: &Path, n_cols: usize) -> Vec<Vec<f32>> {
     values.chunks(n_cols).map(<[f32]>::to_vec).collect()
 }
 
-/// What it printed to stdout; it must have succeeded.
+/// Returns the stdout of a command, which must succeed.
 pub(crate) fn stdout_of(args: &[&str]) -> String {
     success(moeflux(args), args)
 }
@@ -168,7 +168,8 @@ fn success(output: Output, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// It must fail with status 1, nothing on stdout, and one line on stderr that has all `words`.
+/// Checks that a command fails with status 1, nothing on stdout, and one line on stderr that has
+/// all `words`.
 #[track_caller]
 pub(crate) fn check_fails(args: &[&str], words: &[&str]) {
     let output = moeflux(args);

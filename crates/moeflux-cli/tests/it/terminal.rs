@@ -16,13 +16,13 @@ use crate::support::ModelDir;
 /// Rows of the screen.
 const N_ROWS: u16 = 24;
 
-/// A screen that does not change for so long, and shows not what it should, never will.
+/// Upper bound on the time without a change of the screen before a test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const QUESTION: &str = "What does Vec::push do?";
 const ANSWER: &str = "Appends an element to the back of a collection.";
 
-/// Says what each role said, and then that the assistant speaks.
+/// Lists the messages by role, then begins that of the assistant.
 const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n\
     {% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
 
@@ -70,7 +70,7 @@ impl ChatProcess {
         self.screen.screen().contents()
     }
 
-    /// Reads what is written until it is so.
+    /// Reads the output until the condition is met.
     #[track_caller]
     fn wait_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         while !is_so(self) {
@@ -97,14 +97,14 @@ impl ChatProcess {
             let screen = chat.screen.screen();
             let (row, column) = screen.cursor_position();
             let found = screen.rows(0, column.max(1)).nth(usize::from(row)).unwrap_or_default();
-            // Only where lines are edited are pastes told from keys.
+            // Pastes are distinguished from keys only while a line is edited.
             screen.bracketed_paste()
                 && found.trim_end() == line.trim_end()
                 && usize::from(column) == line.len()
         });
     }
 
-    /// More of what is written; whether there was any.
+    /// Reads more output. Returns whether there was any.
     fn read(&mut self) -> bool {
         let mut ready = [PollFd::new(&self.terminal, PollFlags::IN)];
         let time = Timespec::try_from(PATIENCE).unwrap();
@@ -236,7 +236,7 @@ fn ctrl_c_stops_an_answer_and_the_next_goes_on_from_it() {
 }
 
 #[test]
-fn what_is_typed_while_an_answer_comes_is_shown_and_kept() {
+fn text_typed_during_an_answer_is_shown_and_kept() {
     let endless = EndlessModel::new();
     let mut chat = endless.chat(&[]);
     chat.keys("hello\r");
@@ -245,7 +245,7 @@ fn what_is_typed_while_an_answer_comes_is_shown_and_kept() {
     chat.wait_for("> next \u{e9} one");
     chat.keys("\r");
     chat.wait_for("> next \u{e9} one  (sent next)");
-    // Who stops an answer has another idea: the message waits.
+    // After an interrupted answer, the message is not sent at once.
     chat.keys("\x03");
     chat.wait_until("the message at the prompt", |chat| {
         let row = chat.contents().lines().last().unwrap_or_default().to_owned();
@@ -256,7 +256,7 @@ fn what_is_typed_while_an_answer_comes_is_shown_and_kept() {
 }
 
 #[test]
-fn ctrl_d_while_an_answer_comes_ends_the_chat_after_it() {
+fn ctrl_d_during_an_answer_ends_the_chat_after_it() {
     let endless = EndlessModel::new();
     let mut chat = endless.chat(&[]);
     chat.keys("hello\r");
@@ -300,9 +300,9 @@ fn several_lines_are_one_message() {
     chat.keys(&format!("/save {}\r", saved.display()));
     chat.wait_for("8 messages in");
     let messages = messages(&saved);
-    let said: Vec<&str> =
+    let printed: Vec<&str> =
         messages.iter().step_by(2).map(|it| it["content"].as_str().unwrap()).collect();
-    assert_eq!(said, ["one\ntwo\\\nthree", "one\ntwo", "one\ntwo", "one\ntwo"]);
+    assert_eq!(printed, ["one\ntwo\\\nthree", "one\ntwo", "one\ntwo", "one\ntwo"]);
     chat.leave();
 }
 
@@ -362,7 +362,7 @@ fn a_question_without_an_answer_is_back_in_the_prompt() {
 }
 
 #[test]
-fn results_of_calls_are_asked_for() {
+fn the_user_is_asked_for_results_of_calls() {
     let dir = ModelDir::new();
     let weather = json!({"name": "get_weather", "description": "Get the weather of a city.",
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}},
@@ -444,7 +444,7 @@ fn without_colours_there_is_plain_text() {
 }
 
 #[test]
-fn what_the_model_writes_does_nothing_to_the_terminal() {
+fn control_characters_of_the_model_do_not_reach_the_terminal() {
     // Each byte is a token: control characters among them are as likely as letters.
     let dir = ModelDir::of_bytes_case();
     std::fs::write(dir.file("chat_template.jinja"), TEMPLATE).unwrap();
@@ -502,7 +502,7 @@ fn a_terminal_that_is_closed_ends_the_process() {
 }
 
 #[test]
-fn a_process_that_is_asked_to_end_leaves_the_terminal_as_it_was() {
+fn a_terminated_process_restores_the_terminal() {
     use rustix::termios::{LocalModes, tcgetattr};
     let mut chat = ChatProcess::demo(&[], 80, &[]);
     let modes = |chat: &ChatProcess| tcgetattr(&chat.terminal).unwrap().local_modes;
@@ -516,7 +516,7 @@ fn a_process_that_is_asked_to_end_leaves_the_terminal_as_it_was() {
 }
 
 #[test]
-fn what_was_typed_is_remembered_for_this_user_alone() {
+fn the_input_history_is_readable_by_its_user_only() {
     use std::os::unix::fs::PermissionsExt as _;
     let cache = ModelDir::new();
     let path = cache.path().to_str().unwrap();

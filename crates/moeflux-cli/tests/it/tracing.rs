@@ -1,4 +1,4 @@
-//! `--trace`: what was chosen is written, and `replay` reads it.
+//! `--trace` writes the chosen experts, and `replay` reads them.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::support::{ModelDir, check_fails, golden, stdout_of};
 const CASE: &str = "mlx-qwen3_moe-q4-g32-bf16";
 
 #[test]
-fn prompts_and_answers_are_told_apart() {
+fn prompts_and_answers_are_counted_separately() {
     let (model, dir) = (golden(CASE), ModelDir::new());
     let trace = dir.file("routes");
     let (model, trace) = (model.to_str().unwrap(), trace.to_str().unwrap());

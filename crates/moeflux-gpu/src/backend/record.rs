@@ -131,8 +131,8 @@ impl PlanRecorder<'_> {
             let bind_group = states.bind_group(group.parts[0].arena, layer);
             let mut rest = steps;
             while let Some(first) = rest.first() {
-                let (together, behind) = rest.split_at(first.n_together(rest));
-                rest = behind;
+                let (together, after) = rest.split_at(first.n_together(rest));
+                rest = after;
                 if first.over == Over::State(layer) {
                     let parts = group.of_rows(&first.n_rows);
                     self.over_parts(together, parts, (placed.rows_at, bind_group))?;

@@ -1,7 +1,8 @@
-//! What the last routers chose and guessed: the shapes of their output, and its copies on the host.
+//! The choices and guesses of the last routers: the shapes of their output, and its copies on the
+//! host.
 //!
-//! **Invariant:** stored routes name experts that exist. Knows no queue: the backend copies values
-//! from the device.
+//! **Invariant:** stored routes name experts that exist. This module knows no queue: the backend
+//! copies values from the device.
 
 use moeflux::provider::error::Result;
 use moeflux::provider::ids::ExpertIdx;

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_is_no_difference_and_a_wrong_value_is() {
+    fn rounding_is_not_a_difference_but_a_wrong_value_is() {
         let expected = output(&[[1.0, -2.0, 3.0, 0.5]; 20], &[3; 20]);
         let found = |change: &dyn Fn(&mut CheckOutput)| {
             let mut found = output(&[[1.0, -2.0, 3.0, 0.500_001]; 20], &[3; 20]);

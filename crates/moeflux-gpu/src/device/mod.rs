@@ -67,9 +67,10 @@ impl Gpu {
             | wgpu::Features::MAPPABLE_PRIMARY_BUFFERS
             | wgpu::Features::PIPELINE_CACHE;
         let (matrices, experimental_features) = if facts.matrix_edge.is_some() {
-            // SAFETY: of what is experimental only cooperative matrices are asked for, and kernels
-            // use them as their specification says: by whole subgroups, within bounds, in uniform
-            // flow.
+            // SAFETY: the caller must accept that bugs of wgpu in experimental features may be
+            // undefined behaviour, and must report those it finds. We do, for the only such feature
+            // that is asked for: cooperative matrices. Kernels use them as their specification
+            // says: by whole subgroups, within bounds, in uniform flow.
             (MATRIX_FEATURES, unsafe { wgpu::ExperimentalFeatures::enabled() })
         } else {
             (wgpu::Features::empty(), wgpu::ExperimentalFeatures::disabled())
@@ -136,8 +137,10 @@ impl Gpu {
                 data: data.as_deref(),
                 fallback: true,
             };
-            // SAFETY: the bytes are what an earlier run got of such a cache, since their sum is
-            // right; the driver passes over those of another adapter or version of it.
+            // SAFETY: the bytes must be what `PipelineCache::get_data` returned: only such bytes
+            // are written to the file, and `kept::read` returns them only if their checksum is
+            // right. It does not detect a forged file. wgpu itself refuses bytes of another adapter
+            // or driver.
             let cache = unsafe { self.device.create_pipeline_cache(&descriptor) };
             PipelineCacheFile::new(cache, path, data.as_deref())
         });
@@ -319,8 +322,9 @@ impl Gpu {
         let descriptor = wgpu::ShaderModuleDescriptor { label: Some(name), source };
         let mut checks = wgpu::ShaderRuntimeChecks::checked();
         checks.force_loop_bounding = false;
-        // SAFETY: every loop of our shaders counts up to a bound that is not written in it, so that
-        // it ends; all other checks stay on.
+        // SAFETY: without this check, every loop must end. Each loop of our shaders adds a constant
+        // to a counter, or doubles or halves it, until it reaches a bound that the loop does not
+        // change. Bounds are far below 2^32, so that no counter wraps. All other checks stay on.
         let module = unsafe { self.device.create_shader_module_trusted(descriptor, checks) };
         let made = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(name),

@@ -1,5 +1,5 @@
-//! All experts of a layer, in device memory or in host memory, where kernels also read them, only
-//! slower.
+//! All experts of a layer, in device memory or in host memory. Kernels read both, host memory more
+//! slowly.
 //!
 //! **Invariant:** each expert has one slot, recorded in the tables. Buffers are bound in pairs, one
 //! of each memory; an expert is in the table of the pair that its slot's buffer belongs to.
@@ -35,7 +35,7 @@ pub(super) struct TierSlot {
     pub(super) idx: usize,
 }
 
-/// Division of a layer's experts between the memories.
+/// Division of a layer's experts between device memory and host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TierSplit {
     pub(super) n_experts: usize,
@@ -113,7 +113,7 @@ impl Bank {
             (make(Tier::Device, STORAGE)?, make(Tier::Host, HOST_STORAGE)?);
         let mut bindings = Vec::new();
         for pair in 0..device_buffers.len().max(host_buffers.len()) {
-            // A missing second buffer is replaced by one that no table names.
+            // A missing buffer is replaced by the other one; no table refers to it there.
             let stand_ins = [
                 device_buffers.get(pair).or_else(|| host_buffers.get(pair)),
                 host_buffers.get(pair),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_kernels_knows_the_mark() {
+    fn kernels_mark_host_slots_with_the_same_bit() {
         let text = include_str!("../kernels/shared/stored_in_tiers.wgsl");
         assert!(text.contains(&format!("const FAR_SLOT: u32 = {FAR_SLOT:#x}u;")));
     }

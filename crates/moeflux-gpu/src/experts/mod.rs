@@ -2,8 +2,8 @@
 //!
 //! An expert is stored in its slot as in its file: gate, up, down, each with codes, scales and
 //! biases. Permanently stored experts are in a bank of their layer. Streamed ones are read in place
-//! or are copied to a pool for all layers. **Invariant:** a slot is filled by a command that
-//! follows those that read its previous contents.
+//! or are copied to a pool for all layers. **Invariant:** the command that
+//! fills a slot follows all commands that read its previous contents.
 
 mod layout;
 mod tables;
@@ -54,7 +54,7 @@ struct ExpertLimits {
     buffer_bytes_max: u64,
 }
 
-/// All slots and tables.
+/// The slots of all experts on a device, and their tables.
 #[derive(Debug)]
 pub(crate) struct DeviceExperts {
     /// Layout of each layer's experts in their slots.
@@ -108,6 +108,8 @@ impl DeviceExperts {
         self.uses.counts().map(|_| self.banks.stats())
     }
 
+    /// Returns the interface through which the engine maps slots of host memory, if the device can
+    /// read them in place.
     pub(crate) fn slot_mapping(&self) -> Option<Arc<dyn SlotMapping>> {
         self.in_place.slot_mapping()
     }
@@ -126,7 +128,8 @@ impl DeviceExperts {
         Ok(())
     }
 
-    /// Notes the layout of a layer's experts: gate, up and down.
+    /// Returns the layout of a layer's experts in their slots. The first call derives it from the
+    /// layouts of gate, up and down.
     pub(crate) fn note_slot_layout(
         &mut self,
         layer: LayerIdx,
@@ -191,7 +194,8 @@ impl DeviceExperts {
         self.tables.refresh((&mut self.staging, recorder), self.banks.tables())
     }
 
-    /// Frees what only recorded commands needed, since all of them are submitted.
+    /// Lets tables that the recorded commands used be overwritten. Call it when all of them are
+    /// submitted.
     pub(crate) const fn submitted(&mut self) {
         self.tables.submitted();
     }

@@ -1,8 +1,8 @@
 //! Decides which experts should be in device memory: the most used recently.
 //!
 //! **Invariant:** pure arithmetic on counts. A swap promotes one expert to device memory and
-//! demotes another of the same layer to host memory; no expert moves twice in a round. Knows
-//! nothing of memory.
+//! demotes another of the same layer to host memory; no expert moves twice in a round. This module
+//! knows nothing of memory.
 
 use moeflux::provider::ids::ExpertIdx;
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_most_comes_near_and_then_all_is_quiet() {
+    fn the_most_used_experts_are_promoted_and_then_nothing_moves() {
         let mut stats = UseStats::default();
         let mut layers = vec![tiers(2, 6), tiers(2, 6)];
         let per_round: [[u32; 6]; 2] = [[1, 2, 30, 3, 40, 1], [50, 1, 1, 1, 1, 20]];
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn few_uses_more_move_nobody() {
+    fn slightly_more_uses_cause_no_swap() {
         let mut stats = UseStats::default();
         let layers = vec![tiers(1, 2)];
         assert_eq!(round(&mut stats, &[vec![5, 10]], &layers).swaps, []);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_long_ago_leaves() {
+    fn experts_used_long_ago_are_demoted() {
         let mut stats = UseStats::default();
         let layers = vec![tiers(1, 2)];
         round(&mut stats, &[vec![1000, 0]], &layers);

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_is_not_passed() {
+    fn ops_do_not_move_past_those_that_they_depend_on() {
         let mut workspace = Workspace::default();
         let [x, y, out] = ["x", "y", "out"].map(|name| workspace.buffer(name, 4));
         let add = |target| Op::Add(Add { x: target, y: target, out: target });

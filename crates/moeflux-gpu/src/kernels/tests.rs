@@ -155,7 +155,7 @@ fn every_shader_translates_to_hlsl() {
 }
 
 #[test]
-fn only_kernels_that_say_so_have_cooperative_matrices() {
+fn only_cooperative_kernels_have_cooperative_matrices() {
     let is_matrix = |it: &naga::Type| matches!(it.inner, TypeInner::CooperativeMatrix { .. });
     let mut n = 0;
     for shader in shaders() {

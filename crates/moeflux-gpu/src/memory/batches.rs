@@ -174,10 +174,10 @@ impl EncodedBatch {
     fn placed(&self, at: usize) -> PlacedBatch<'_> {
         let whole_at = at + self.n_rows;
         let whole = SegmentParts { parts: &self.whole, at: narrow(whole_at) };
-        let behind_at = narrow(whole_at + 2 * self.whole.len());
+        let after_at = narrow(whole_at + 2 * self.whole.len());
         let between_marks = match self.between_marks.as_slice() {
             [] => whole,
-            parts => SegmentParts { parts, at: behind_at },
+            parts => SegmentParts { parts, at: after_at },
         };
         PlacedBatch { rows_at: narrow(at), whole, between_marks }
     }

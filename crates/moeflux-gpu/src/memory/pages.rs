@@ -1,8 +1,8 @@
 //! Tracks which pages of an arena are in use, and by how many sessions.
 //!
 //! **Invariant:** a page has users or is free, never both, and is booked as long as it has users.
-//! The lowest free page is taken first, so that unused pages gather at an arena's end. Knows no
-//! device.
+//! The lowest free page is taken first, so that unused pages gather at an arena's end. This module
+//! knows no device.
 
 use std::collections::BTreeSet;
 

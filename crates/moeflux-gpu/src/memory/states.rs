@@ -453,7 +453,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_lie_where_their_pages_are() {
+    fn positions_are_in_their_pages() {
         const N: usize = PAGE_POSITIONS;
         let pages = [3, 4, 1];
         assert_eq!(position_runs(&pages, 5..9), [(3 * N + 5, 4)]);

@@ -42,7 +42,7 @@ fn blocks_and_scales(kind: BlockKind) -> (Vec<u8>, Vec<u8>) {
     (codes, whole.iter().map(|block| block[0]).collect())
 }
 
-/// What the device and the definition make of a table of blocks.
+/// Returns the values of a table of blocks, decoded by the device and by the definition.
 fn rows_of(layout: MatrixLayout, blocks: &[u8], scales: &[u8]) -> [Vec<f32>; 2] {
     let mut table = OwnedMatrix::zeroed(layout).unwrap();
     let (to_codes, to_scales, _) = table.parts_mut();

@@ -1,4 +1,4 @@
-//! What a sound device computes of the layers of models.
+//! A sound device passes the check of a model's layers.
 
 use moeflux::provider::model::{Headers, Model};
 use moeflux_testing::needs_gpu;

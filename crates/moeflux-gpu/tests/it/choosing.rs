@@ -65,7 +65,7 @@ fn the_best_of_an_answer_are_those_of_its_rows() {
 
 #[test]
 #[expect(clippy::cast_possible_truncation, reason = "whole numbers")]
-fn what_is_not_a_number_is_found_first() {
+fn nan_is_found_first() {
     const N_COLS: usize = 2000;
     needs_gpu!();
     let (mut weights, mut workspace) = (Weights::default(), Workspace::default());

@@ -49,7 +49,7 @@ const CASES: [&str; 3] =
 
 type Rows = Vec<Vec<f32>>;
 
-/// A case, its packed form, and what comes out of both.
+/// A case, its packed form, and the expected results of both.
 struct FaultSubject {
     case: GoldenCase,
     packed: TempDir,
@@ -72,13 +72,14 @@ impl FaultSubject {
         Self { case, packed, expected }
     }
 
-    /// Runs a session of its own; whether it came to its end. What came before an error is right.
+    /// Runs all steps in a new session. Returns whether they succeeded; checks the results up to an
+    /// error.
     fn runs(&self, engine: &Engine, what: &str) -> bool {
         let mut session = engine.session(N_TOKENS).unwrap();
         self.goes_on(&mut session, what)
     }
 
-    /// The same with what is left of a session.
+    /// Runs the remaining steps of a session in the same way.
     fn goes_on(&self, session: &mut Session, what: &str) -> bool {
         let first = session.tokens().len();
         let mut rows = Rows::new();
@@ -89,7 +90,7 @@ impl FaultSubject {
     }
 }
 
-/// Feeds what is left of the steps.
+/// Feeds the remaining steps.
 fn go_on(session: &mut Session, case: &GoldenCase, rows: &mut Rows) -> Result<()> {
     let first = session.tokens().len();
     for step in STEPS.into_iter().filter(|it| it.end > first) {
@@ -137,7 +138,7 @@ fn transient_faults_end_with_the_right_logits() {
     }
 }
 
-/// Whatever ends in an error leaves an engine that goes on where the drive does.
+/// After every error, the engine works again when the drive does.
 #[test]
 fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     needs_gpu!();
@@ -152,7 +153,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
                 n_runs += 1;
             }
             faults.set(Faults::default());
-            assert!(it.runs(&engine, &format!("{experts:?}, behind all of them")));
+            assert!(it.runs(&engine, &format!("{experts:?}, after all of them")));
             assert_eq!(engine.stream_stats().unwrap().n_slots, n_slots_of(experts), "{experts:?}");
         }
     }
@@ -160,8 +161,8 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     assert!(n_failed > n_runs / 4 && n_failed < n_runs, "{n_failed} of {n_runs} runs failed");
 }
 
-/// The 1st, 2nd, 3rd ... read fails for good, until a run has fewer reads. Behind each of these the
-/// least slots that there can be are enough: none of them is anybody's any more.
+/// The 1st, 2nd, 3rd ... read fails for good, until a run has fewer reads. After each, the minimum
+/// number of slots is still enough: no slot is leaked.
 #[test]
 fn each_read_in_turn_may_fail() {
     needs_gpu!();
@@ -215,9 +216,9 @@ fn sessions_go_on_when_the_drive_is_back() {
     }
 }
 
-/// What a session leaves when it is called off and gone, while its experts are on their way.
+/// A session is cancelled and dropped while its experts are being read.
 #[test]
-fn a_session_that_goes_leaves_nothing_to_the_next() {
+fn a_dropped_session_leaves_nothing_to_the_next() {
     needs_gpu!();
     for name in CASES {
         let it = FaultSubject::new(name);
@@ -259,11 +260,11 @@ fn sessions_beside_each_other_fail_each_for_itself() {
             });
         }
         faults.set(Faults::default());
-        assert!(it.runs(&engine, &format!("{experts:?}, behind all of them")));
+        assert!(it.runs(&engine, &format!("{experts:?}, after all of them")));
     }
 }
 
-/// Someone copies another model over this one, or the copy breaks off.
+/// Another model is copied over this one, completely or in part.
 #[test]
 fn a_file_cut_or_written_to_while_the_model_runs_is_an_error_that_names_it() {
     needs_gpu!();

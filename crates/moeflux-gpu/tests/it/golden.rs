@@ -119,7 +119,7 @@ fn several_buffers_change_no_bit() {
 }
 
 #[test]
-fn what_is_used_most_comes_near_and_changes_no_bit() {
+fn promoting_experts_changes_no_bit() {
     needs_gpu!();
     for name in CASES {
         let case = GoldenCase::load(name);
@@ -183,7 +183,7 @@ fn engine_of(name: &str, experts: ExpertsAt) -> (Engine, Vec<TokenId>) {
 }
 
 #[test]
-fn where_experts_are_changes_no_bit() {
+fn the_location_of_experts_changes_no_bit() {
     needs_gpu!();
     for name in CASES.into_iter().chain([GGUF_CASE]) {
         let run = |experts| {
@@ -332,7 +332,7 @@ fn one_row_per_step_is_close_to_many() {
 }
 
 #[test]
-fn sessions_do_not_see_each_other() {
+fn sessions_do_not_affect_each_other() {
     needs_gpu!();
     for name in CASES {
         let (engine, tokens) = engine_of(name, ExpertsAt::Device);
@@ -347,10 +347,10 @@ fn sessions_do_not_see_each_other() {
     }
 }
 
-/// What is recorded before it is asked for is not what is asked for then: another session's row,
-/// a step that ends between two layers, a session that begins anew.
+/// The next request differs from the recorded one: another session's row, a step that ends between
+/// two layers, a session that starts again.
 #[test]
-fn what_was_recorded_ahead_is_not_used_for_another_step() {
+fn commands_recorded_ahead_are_not_used_for_another_step() {
     needs_gpu!();
     for name in CASES {
         let case = GoldenCase::load(name);
@@ -379,9 +379,9 @@ fn what_was_recorded_ahead_is_not_used_for_another_step() {
     }
 }
 
-/// Its row was recorded, and so was the next one; no session owns either of them then.
+/// Its row and the next one were recorded; no session owns them afterwards.
 #[test]
-fn a_session_that_goes_in_the_middle_of_a_step_leaves_nothing_behind() {
+fn a_session_dropped_during_a_step_leaves_nothing_behind() {
     needs_gpu!();
     for experts in [ExpertsAt::Device, ExpertsAt::FilesAndDevice(10, 4)] {
         for (name, n_before) in CASES.into_iter().flat_map(|it| [(it, 0), (it, 3)]) {

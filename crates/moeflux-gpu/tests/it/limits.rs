@@ -1,5 +1,5 @@
-//! What has no room on a device: fewer rows together, or one line that says so; and what a device
-//! keeps for the next run.
+//! Models too large for a device: steps have fewer rows, or fail with an error of one line. Also
+//! the data that a device keeps for the next run.
 
 use moeflux::provider::backend::SessionStates;
 use moeflux::provider::error::Error;

@@ -10,7 +10,7 @@ use crate::support::{ExpertsAt, open};
 const PLACES: [ExpertsAt; 3] = [ExpertsAt::Device, ExpertsAt::Both(45), ExpertsAt::Files(4)];
 
 #[test]
-fn what_overflows_is_an_error_that_names_the_place() {
+fn overflow_is_an_error_that_names_the_place() {
     needs_gpu!();
     for (tensor, place) in [
         ("model.layers.1.mlp.switch_mlp.up_proj.scales", "layer 1, "),

@@ -1,4 +1,4 @@
-//! A backend that records an answer's next step ahead of time, and is asked for something else.
+//! A backend that records an answer's next step ahead of time, and then gets another request.
 
 use moeflux::provider::backend::Backend as _;
 use moeflux::provider::backend::SessionStates;
@@ -109,5 +109,5 @@ fn a_step_may_be_another_than_the_one_before() {
     it.finds(48.0, "another position");
     it.ask(2, (1, 10));
     it.ask(3, (2, 11));
-    it.finds(16.0, "behind a step that nobody reads");
+    it.finds(16.0, "after a step whose output is not read");
 }

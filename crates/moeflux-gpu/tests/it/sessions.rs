@@ -34,7 +34,7 @@ struct Mixers {
     outs: [Heads; 3],
 }
 
-/// A row of an answer: whose, where, and what.
+/// A row of an answer: its session, position and token.
 type AnswerRow = (StateId, usize, usize);
 
 impl Mixers {
@@ -130,7 +130,7 @@ impl Mixers {
         self.backend.submit(&self.plan, &batch).unwrap();
     }
 
-    /// One step of answers; what each gives, and the dispatches of all.
+    /// Runs one step of answers. Returns the output of each, and the number of dispatches of all.
     fn answer(&mut self, answers: &[AnswerRow]) -> (Vec<Vec<f32>>, u64) {
         for &(state, at, _) in answers {
             self.reserve(state, at..at + 1);
@@ -285,7 +285,7 @@ fn prompts_and_answers_share_a_step() {
     it.submit(&rows, &segments);
     for (segment, (_, expected)) in segments.iter().zip(&alone) {
         for (row_idx, expected) in segment.rows.clone().zip(expected) {
-            // What lies between marks may take other kernels.
+            // Rows between marks may use other kernels.
             let limit = if segment.marks.is_empty() { 0.0 } else { 1e-4 };
             let found = it.outputs(row_idx);
             let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= limit * (1.0 + a.abs());
@@ -296,7 +296,7 @@ fn prompts_and_answers_share_a_step() {
     for ((state, (other, _)), n) in states.into_iter().zip(alone).zip([6, 160, 5, 301, 77]) {
         let [(first, _), (second, _)] = [state, other].map(|state| it.answer(&[(state, n, 9)]));
         let is_near = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-4 * (1.0 + a.abs());
-        assert!(first[0].iter().zip(&second[0]).all(is_near), "behind {n}");
+        assert!(first[0].iter().zip(&second[0]).all(is_near), "after {n}");
     }
 }
 
@@ -312,7 +312,7 @@ fn forks_share_pages_until_one_of_them_writes() {
     assert_eq!(it.booked_bytes(), 2 * fixed_bytes + it.bytes_of(CONTEXT));
     let other = it.session_at(600);
     let booked_bytes = it.booked_bytes();
-    // Only what is written is copied, once.
+    // Only pages that are written are copied, once.
     let (forked, _) = it.answer(&[(fork, 600, 3)]);
     assert_eq!(it.booked_bytes() - booked_bytes, it.bytes_of(CONTEXT - 2 * PAGE));
     let (original, _) = it.answer(&[(state, 600, 4)]);
@@ -323,7 +323,7 @@ fn forks_share_pages_until_one_of_them_writes() {
     // Each goes on with its own past, also in one step.
     let (rows, _) = it.answer(&[(state, 601, 5), (fork, 601, 5), (other, 601, 5)]);
     assert!(rows[0] == rows[2] && rows[0] != rows[1]);
-    // What is shared stays until the last of those that share it is gone.
+    // Shared pages stay until the last of their sessions is dropped.
     it.backend.drop_state(state);
     it.backend.drop_state(other);
     assert!(it.answer(&[(second, 601, 5)]).0[0] == rows[1]);
@@ -355,7 +355,7 @@ fn sessions_grow_by_pages_and_are_refused_with_numbers() {
     let error = it.backend.create_state(&it.spec, CONTEXT).unwrap_err().to_string();
     assert!(error.starts_with("2 copies of a session's recurrent state on "), "{error}");
     assert!(it.backend.fork_state(second).is_err() && it.backend.set_marks(second, 1).is_err());
-    // What was refused leaves everything as it was.
+    // A refused request changes nothing.
     assert_eq!(it.booked_bytes(), booked_bytes);
     it.backend.drop_state(state);
     let (grown, _) = it.answer(&[(second, PAGE, 1)]);
@@ -368,7 +368,7 @@ fn sessions_grow_by_pages_and_are_refused_with_numbers() {
 }
 
 #[test]
-fn what_is_saved_does_not_depend_on_pages() {
+fn saved_states_do_not_depend_on_pages() {
     needs_gpu!();
     let mut it = Mixers::new(true);
     // Others take every second page.
@@ -410,12 +410,12 @@ fn sessions_that_share_no_buffers_share_a_step() {
     let (second, n_second) = it.answer(&[(alone[1], 140, 6)]);
     let (rows, n_dispatches) = it.answer(&[(states[0], 2, 5), (states[1], 140, 6)]);
     assert!(rows[0] == first[0] && rows[1] == second[0]);
-    // What is not over states, which is the embedding, is one dispatch for both.
+    // The embedding, the only op that is not over states, is one dispatch for both.
     assert_eq!(n_dispatches, n_first + n_second - 1);
 }
 
 #[test]
-fn memory_that_is_given_back_moves_nothing_in_use() {
+fn freeing_memory_moves_nothing_in_use() {
     needs_gpu!();
     let mut it = Mixers::new(true);
     let states: Vec<StateId> = (0..24).map(|_| it.session_at(3)).collect();

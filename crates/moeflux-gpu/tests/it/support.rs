@@ -17,7 +17,7 @@ use moeflux_gpu::adapter::adapters;
 use moeflux_gpu::device::Gpu;
 use moeflux_gpu::maker::GpuMaker;
 
-/// Devices, the one last asked for at the end, and the threads they are for.
+/// The devices and their threads; the most recently used is last.
 static DEVICES: Mutex<Vec<(ThreadId, Arc<Gpu>)>> = Mutex::new(Vec::new());
 
 /// The first adapter that can be used, a software driver too: one device for each test, as long as
@@ -47,7 +47,7 @@ pub(crate) fn another_gpu() -> Arc<Gpu> {
     Gpu::open(adapter).expect("the first adapter opens")
 }
 
-/// Of the drives that slots are reckoned for.
+/// The block size of the drives for which slots are computed.
 pub(crate) const BLOCK_BYTES: usize = 512;
 
 /// Where the experts of a model are.
@@ -57,7 +57,7 @@ pub(crate) enum ExpertsAt {
     Device,
     /// In the host's memory, and in slots for a few on the device.
     Host,
-    /// This percentage on the device, the others in the host's memory, where kernels see them.
+    /// This percentage on the device, the others in the host's memory, where kernels read them.
     Both(u64),
     /// The same, in buffers for three of them.
     Cut(u64),

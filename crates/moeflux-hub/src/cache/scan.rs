@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_tells_the_others() {
+    fn one_shard_names_the_others() {
         assert_eq!(
             siblings("model-00002-of-00002.safetensors"),
             ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_stands_still_is_given_up() {
+    fn waiting_for_a_stopped_clock_ends() {
         let temp = TempDir::new();
         let root = temp.path().to_owned();
         let folder = ModelFolder::new(&root, &"a/b".parse().unwrap());

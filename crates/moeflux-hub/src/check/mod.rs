@@ -1,7 +1,7 @@
 //! Compares files of the cache with the hashes in their names.
 //!
 //! **Invariant:** a file counts as sound if this process wrote it, or hashed it and its metadata
-//! are unchanged since, or if a mark is valid for it. Each file is hashed once.
+//! are unchanged since, or if its [`mark`] is valid. No file is hashed again unless it changed.
 
 pub(crate) mod mark;
 
@@ -30,10 +30,11 @@ const HASH_BYTES: usize = 1 << 20;
 /// than this do not read faster.
 const N_THREADS_MAX: usize = 8;
 
-/// Maximum number of changes of a file while it is read; after more, it counts as being written.
-const N_CHANGES_MAX: usize = 3;
+/// Maximum number of times that a file is hashed because it changed meanwhile; after that, it
+/// counts as being written.
+const N_ATTEMPTS_MAX: usize = 3;
 
-/// The interval between calls of a watcher.
+/// The interval between calls to a watcher.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The progress of a download or a check.
@@ -42,7 +43,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 pub struct PullProgress {
     /// The number of requested bytes.
     pub total_bytes: u64,
-    /// The number of those bytes that are done.
+    /// The number of those bytes that are downloaded or checked.
     pub done_bytes: u64,
     /// Whether another process is downloading missing files.
     pub is_waiting: bool,
@@ -145,7 +146,7 @@ impl Verifier {
         stop: &StopFlag,
         count: &(dyn Fn(u64) + Sync),
     ) -> Result<Condition> {
-        for _ in 0..N_CHANGES_MAX {
+        for _ in 0..N_ATTEMPTS_MAX {
             let Condition::Unknown(stamp) = self.known_condition(folder, path, expected) else {
                 break;
             };
@@ -154,7 +155,7 @@ impl Verifier {
             self.hash(folder, &unhashed, stop, count)?;
         }
         match self.known_condition(folder, path, expected) {
-            Condition::Unknown(_) => Err(is_written(path)),
+            Condition::Unknown(_) => Err(file_changed(path)),
             condition => Ok(condition),
         }
     }
@@ -174,7 +175,7 @@ impl Verifier {
         Some(stamp)
     }
 
-    /// Hashes those of these files that need it, several at a time.
+    /// Hashes the files whose condition is unknown, several at a time.
     ///
     /// # Errors
     ///
@@ -239,7 +240,8 @@ impl Verifier {
     }
 }
 
-/// Runs jobs on several threads, and periodically asks `watch` whether to continue.
+/// Runs jobs on several threads, and periodically asks `watch` whether to continue. The first
+/// failure stops all jobs and is returned.
 fn run_all<J: FnOnce(&StopFlag) -> Result<()> + Send>(
     jobs: Vec<J>,
     stop: &StopFlag,
@@ -286,7 +288,7 @@ fn run_all<J: FnOnce(&StopFlag) -> Result<()> + Send>(
     })
 }
 
-/// Returns the hash of a file; `None` if the drive does not return its bytes.
+/// Returns the hash of a file; `None` if its bytes cannot be read.
 fn digits(
     path: &Path,
     expected: &ExpectedBlob,
@@ -312,7 +314,7 @@ fn digits(
     Ok(Some(hasher.finish()))
 }
 
-fn is_written(path: &Path) -> Error {
+fn file_changed(path: &Path) -> Error {
     let path = path.display();
     Error::Cache(format!("{path}: changed while being read: stop the program that writes to it"))
 }
@@ -339,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changes_while_it_is_read_is_not_judged() {
+    fn a_file_that_keeps_changing_while_it_is_read_is_an_error() {
         let temp = TempDir::new();
         let (folder, path, expected) = with_file(&temp);
         let (verifier, stop, n_reads) =
@@ -357,14 +359,14 @@ mod tests {
         let verify = |n_changes| {
             verifier.verify_counted(&folder, (&path, &expected), &stop, &change(n_changes))
         };
-        let error = verify(N_CHANGES_MAX).unwrap_err().to_string();
+        let error = verify(N_ATTEMPTS_MAX).unwrap_err().to_string();
         assert!(error.contains("changed while being read"), "{error}");
-        assert_eq!(n_reads.swap(0, Ordering::Relaxed), N_CHANGES_MAX);
-        assert_eq!(verify(N_CHANGES_MAX - 1).unwrap(), Condition::Sound);
+        assert_eq!(n_reads.swap(0, Ordering::Relaxed), N_ATTEMPTS_MAX);
+        assert_eq!(verify(N_ATTEMPTS_MAX - 1).unwrap(), Condition::Sound);
     }
 
     #[test]
-    fn the_end_is_obeyed_and_a_failure_ends_all() {
+    fn the_stop_flag_and_a_failure_end_all_jobs() {
         let temp = TempDir::new();
         let (folder, path, expected) = with_file(&temp);
         let stop = StopFlag::default();
@@ -387,7 +389,7 @@ mod tests {
             }
         });
         let ran = run_all(jobs.collect(), &StopFlag::default(), &mut || ControlFlow::Continue(()));
-        let said = ran.unwrap_err().to_string();
-        assert!(said == "first" || said == "cancelled", "{said}");
+        let error = ran.unwrap_err().to_string();
+        assert!(error == "first" || error == "cancelled", "{error}");
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_no_links() {
+    fn other_texts_are_not_links() {
         for text in
             ["", "a/b", "https://example.com/a/b", "https://", "ftp://hf.co/a/b", "hf.com/a/b"]
         {

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_is_what_stands_behind_the_at() {
+    fn a_revision_follows_the_at_sign() {
         let model: ModelRef = "a/b".parse().unwrap();
         assert_eq!((model.revision(), model.named_revision()), ("main", None));
         let model: ModelRef = "a/b@refs/pr/1".parse().unwrap();

@@ -46,8 +46,8 @@ impl Quant {
         let is_edge =
             |letter: Option<char>| letter.is_none_or(|it| !it.is_ascii_alphanumeric() && it != '_');
         part.match_indices(&word).any(|(at, _)| {
-            let (before, behind) = (&part[..at], &part[at + word.len()..]);
-            is_edge(before.chars().next_back()) && is_edge(behind.chars().next())
+            let (before, after) = (&part[..at], &part[at + word.len()..]);
+            is_edge(before.chars().next_back()) && is_edge(after.chars().next())
         })
     }
 }
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kind_is_refused() {
+    fn invalid_kinds_are_refused() {
         for text in ["", "-", "../x", "a/b", "a b", "a\n", "\u{e9}", &"Q".repeat(33)] {
             let error = text.parse::<Quant>().unwrap_err().to_string();
             assert!(error.contains("Q4_K_M") && !error.contains('\n'), "{error}");

@@ -1,5 +1,5 @@
-//! A download in progress: its bytes at their offsets, the list of its pieces, and its hash, which
-//! follows the pieces in order while they are still in memory.
+//! A download in progress: its bytes at their offsets, the list of its pieces, and its hash. Pieces
+//! are hashed in order as soon as they are complete, while they are still in the page cache.
 //!
 //! **Invariant:** a piece is listed after its bytes were written; it is read back for hashing, and
 //! fetched again if it differs from the received bytes.
@@ -22,7 +22,8 @@ use crate::stop::StopFlag;
 /// The size of reads for hashing.
 const HASH_BYTES: usize = 1 << 20;
 
-/// Maximum number of pieces that read back differently; a drive with more needs to be replaced.
+/// Maximum number of pieces whose bytes differ when they are read back; a drive with more needs to
+/// be replaced.
 const N_LOST_MAX: u32 = 16;
 
 #[derive(Debug)]
@@ -38,11 +39,11 @@ pub(super) struct Download {
     _lock: Lock,
 }
 
-/// The part of a download that changes.
+/// The mutable part of a download.
 #[derive(Debug)]
 struct DownloadState {
     pieces: Vec<PieceState>,
-    /// `None` after the last piece.
+    /// `None` after the download was published or discarded.
     journal: Option<Journal>,
     /// `None` while a thread is hashing, and at the end.
     hasher: Option<Hasher>,
@@ -85,19 +86,19 @@ impl Download {
         let file = opened.map_err(Error::io("create", &path))?;
         let len_bytes = file.metadata().map_err(Error::io("read", &path))?.len();
         let list = folder.pieces(&job.blob);
-        let mut here = journal::pieces(&list, layout)?;
-        here.retain(|(idx, _)| layout.range(*idx).1 <= len_bytes);
+        let mut stored = journal::pieces(&list, layout)?;
+        stored.retain(|(idx, _)| layout.range(*idx).1 <= len_bytes);
         // Bytes after the end would become part of the contents.
         if len_bytes > job.n_bytes {
             file.set_len(job.n_bytes).map_err(Error::io("write", &path))?;
         }
         let mut pieces = vec![PieceState::Missing; layout.n_pieces()];
-        for (idx, sum) in &here {
+        for (idx, sum) in &stored {
             pieces[*idx] = PieceState::Stored { sum: *sum };
         }
         let state = DownloadState {
             pieces,
-            journal: Some(Journal::begin(&list, layout, &here)?),
+            journal: Some(Journal::begin(&list, layout, &stored)?),
             hasher: Some(job.blob.hasher(job.n_bytes)),
             n_hashed: 0,
             n_lost: 0,
@@ -111,18 +112,18 @@ impl Download {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of its bytes that have arrived.
+    /// Returns the number of bytes in complete pieces.
     pub(super) fn done_bytes(&self) -> u64 {
         let state = self.state();
-        let here = |(idx, it): (usize, &PieceState)| match it {
+        let stored_bytes = |(idx, it): (usize, &PieceState)| match it {
             PieceState::Stored { .. } => self.layout.len_bytes(idx),
             PieceState::Missing | PieceState::Fetching => 0,
         };
-        state.pieces.iter().enumerate().map(here).sum()
+        state.pieces.iter().enumerate().map(stored_bytes).sum()
     }
 
-    /// Takes a missing piece; `None` if there is none, or while one connection fetches the whole
-    /// file.
+    /// Claims a missing piece, and returns its index; `None` if there is none, or while one
+    /// connection fetches the whole file.
     pub(super) fn claim_piece(&self) -> Option<usize> {
         let mut state = self.state();
         if state.is_whole {
@@ -133,7 +134,7 @@ impl Download {
         Some(idx)
     }
 
-    /// Returns a piece that was not fetched.
+    /// Gives back a claimed piece if it was not fetched.
     pub(super) fn release_piece(&self, idx: usize) {
         let mut state = self.state();
         if state.pieces[idx] == PieceState::Fetching {
@@ -178,12 +179,20 @@ impl Download {
         source.clone().unwrap_or_else(|| self.job.url.clone())
     }
 
-    /// Sets the target of the hub's redirect, until it expires.
+    /// Sets the address from which the contents are requested: the target of the hub's redirect, or
+    /// `None` for the hub itself after the target has expired.
     pub(super) fn set_source(&self, url: Option<String>) {
         *self.source.lock().unwrap_or_else(PoisonError::into_inner) = url;
     }
 
-    /// Hashes all consecutive pieces that are complete, unless another thread is hashing.
+    /// Hashes the next pieces in order, up to one that is incomplete, unless another thread is
+    /// hashing. Stops at a piece whose bytes differ from the received ones, which is then missing
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the file cannot be read, [`Error::Cache`] after [`N_LOST_MAX`] such pieces,
+    /// and [`Error::Cancelled`].
     pub(super) fn hash_ahead(&self, stop: &StopFlag) -> Result<HashProgress> {
         let mut state = self.state();
         let Some(mut hasher) = state.hasher.take() else { return Ok(HashProgress::default()) };
@@ -201,9 +210,9 @@ impl Download {
             stop.check()?;
             buffer.resize(HASH_BYTES, 0);
             let before = hasher.clone();
-            let is_as_it_arrived = self.hash_piece(idx, sum, &mut hasher, &mut buffer)?;
+            let is_unchanged = self.hash_piece(idx, sum, &mut hasher, &mut buffer)?;
             state = self.state();
-            if is_as_it_arrived {
+            if is_unchanged {
                 state.n_hashed += 1;
                 continue;
             }
@@ -219,6 +228,7 @@ impl Download {
         }
     }
 
+    /// Adds a piece to the hash. Returns whether its bytes have the checksum of the received ones.
     fn hash_piece(
         &self,
         idx: usize,
@@ -254,7 +264,7 @@ impl Download {
         file::remove_if_there(&folder.pieces(&self.job.blob))
     }
 
-    /// Removes contents that are wrong.
+    /// Removes a download whose contents are wrong.
     pub(super) fn discard(&self, folder: &ModelFolder) -> Result<()> {
         self.state().journal = None;
         file::remove_if_there(&folder.pieces(&self.job.blob))?;

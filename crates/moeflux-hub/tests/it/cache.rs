@@ -1,12 +1,11 @@
-//! What the cache holds: found, listed, removed.
+//! Finds, lists and removes the contents of the cache.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use moeflux_hub::State;
 use moeflux_testing::hub::{Access, HostedContents, HubFile};
 
-use crate::support::{Bench, FIRST, ID, SECOND, line, model, model_bytes, pull, tree, weights};
+use crate::support::{Bench, FIRST, ID, SECOND, line, model, model_bytes, tree, weights};
 
 /// Two revisions that share all but one file.
 fn two_revisions() -> Bench {
@@ -21,7 +20,7 @@ fn two_revisions() -> Bench {
 }
 
 #[test]
-fn models_are_listed_with_what_is_missing() {
+fn models_are_listed_with_missing_files() {
     let bench = two_revisions();
     std::fs::create_dir_all(bench.root.join("datasets--a--b/snapshots")).unwrap();
     std::fs::create_dir_all(bench.root.join("models--old/snapshots").join(FIRST)).unwrap();
@@ -43,14 +42,14 @@ fn models_are_listed_with_what_is_missing() {
     let repos = bench.cache().repos().unwrap();
     let first = weights(2).path().to_owned();
     assert_eq!(repos[1].snapshots[0].state, State::Missing { n_files: 1, first });
-    // Without a listing the index tells as much.
+    // Without a listing, the index shows which files are missing.
     std::fs::remove_dir_all(bench.dir().join("trees")).unwrap();
-    let said = line(bench.cache().find(&ID.parse().unwrap()));
-    assert!(said.contains("incomplete") && said.contains(weights(2).path()), "{said}");
+    let message = line(bench.cache().find(&ID.parse().unwrap()));
+    assert!(message.contains("incomplete") && message.contains(weights(2).path()), "{message}");
 }
 
 #[test]
-fn a_revision_goes_with_what_only_it_uses() {
+fn a_revision_is_removed_with_files_that_only_it_uses() {
     let bench = two_revisions();
     let wanted = format!("{ID}@{FIRST}").parse().unwrap();
     let removal = bench.cache().removal(&wanted).unwrap();
@@ -73,7 +72,7 @@ fn a_revision_goes_with_what_only_it_uses() {
 
 #[cfg(unix)]
 #[test]
-fn nothing_behind_a_link_is_removed() {
+fn targets_of_links_are_not_removed() {
     use std::os::unix::fs::symlink;
     let bench = two_revisions();
     let outside = bench.root.with_extension("outside");
@@ -91,8 +90,8 @@ fn nothing_behind_a_link_is_removed() {
 
     // A model that lies elsewhere as a whole is refused.
     symlink(outside.join("dir"), bench.dir()).unwrap();
-    let said = line(bench.cache().removal(&ID.parse().unwrap()));
-    assert!(said.contains("is a link to") && said.contains("by hand"), "{said}");
+    let message = line(bench.cache().removal(&ID.parse().unwrap()));
+    assert!(message.contains("is a link to") && message.contains("by hand"), "{message}");
     assert!(outside.join("dir/file").is_file());
     std::fs::remove_dir_all(outside).unwrap();
 }
@@ -101,9 +100,11 @@ fn nothing_behind_a_link_is_removed() {
 #[test]
 fn contents_that_models_share_go_with_the_last_of_them() {
     use std::os::unix::fs::symlink;
+    use std::path::Path;
+
     let bench = Bench::new();
     bench.pull(ID).unwrap();
-    pull(&bench.hub(), ID, &["README.md"]).unwrap();
+    crate::support::pull(&bench.hub(), ID, &["README.md"]).unwrap();
     // The store of huggingface_hub, with contents that two models have links to.
     let hash = "ab".repeat(32);
     let store = bench.root.join("blobs/ab");
@@ -134,8 +135,8 @@ fn a_model_that_is_being_downloaded_stays() {
     let lock = std::fs::read_dir(&locks).unwrap().next().unwrap().unwrap().path();
     let held = std::fs::File::open(&lock).unwrap();
     held.lock().unwrap();
-    let said = line(bench.cache().removal(&ID.parse().unwrap()));
-    assert!(said.contains("is being downloaded"), "{said}");
+    let message = line(bench.cache().removal(&ID.parse().unwrap()));
+    assert!(message.contains("is being downloaded"), "{message}");
     drop(held);
     bench.cache().removal(&ID.parse().unwrap()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What is in the cache and is not what it is named by: it is found and fetched again.
+//! Cached files whose contents differ from their hashes are found and fetched again.
 
 use std::fs::{self, File};
 use std::ops::ControlFlow;
@@ -34,7 +34,7 @@ fn check_whole(bench: &Bench) {
 }
 
 #[test]
-fn what_moeflux_wrote_is_not_hashed_again() {
+fn files_that_moeflux_wrote_are_not_hashed_again() {
     let bench = Bench::new();
     let pulled = bench.pull(ID).unwrap();
     assert_eq!((pulled.fetched_bytes, pulled.hashed_bytes), (model_bytes(), 0));
@@ -42,7 +42,7 @@ fn what_moeflux_wrote_is_not_hashed_again() {
     assert_eq!((pulled.fetched_bytes, pulled.hashed_bytes), (0, 0));
     let found = presence(&bench.hub());
     assert_eq!((found.hashed_bytes, found.here_bytes), (0, model_bytes()));
-    // Who trusts nothing has all of it hashed, once.
+    // Without trust in marks, all files are hashed, once.
     let hub = Hub::new(bench.settings(), Trust::Nothing, StopFlag::default());
     let found = presence(&hub);
     assert_eq!((found.hashed_bytes, found.here_bytes), (model_bytes(), model_bytes()));
@@ -51,7 +51,7 @@ fn what_moeflux_wrote_is_not_hashed_again() {
 }
 
 #[test]
-fn what_another_program_put_there_is_hashed_once() {
+fn files_of_other_programs_are_hashed_once() {
     let bench = Bench::new();
     bench.pull(ID).unwrap();
     let marks = bench.dir().join(".moeflux");
@@ -121,7 +121,7 @@ fn a_mark_does_not_hold_for_a_file_that_changed() {
         check_whole(&bench);
     }
 
-    // What a mark cannot see, because it is made for what is there now.
+    // A change that a mark cannot detect: the mark is made for the changed file.
     let bench = Bench::new();
     bench.pull(ID).unwrap();
     let blob = bench.blob(&file);
@@ -156,7 +156,7 @@ fn copies_have_marks_of_their_own() {
 }
 
 #[test]
-fn what_is_damaged_does_not_look_whole_while_it_is_mended() {
+fn damaged_files_do_not_look_whole_during_repair() {
     let bench = Bench::new();
     bench.pull(ID).unwrap();
     flip(&bench.blob(&weights(1)));
@@ -168,8 +168,8 @@ fn what_is_damaged_does_not_look_whole_while_it_is_mended() {
         false => HubFault::Nothing,
     });
     assert!(line(bench.pull(ID)).contains("given up"));
-    let said = line(bench.cache().find(&ID.parse().unwrap()));
-    assert!(said.contains("incomplete") && said.contains(weights(1).path()), "{said}");
+    let message = line(bench.cache().find(&ID.parse().unwrap()));
+    assert!(message.contains("incomplete") && message.contains(weights(1).path()), "{message}");
     bench.server.faults(|_, _| HubFault::Nothing);
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, 100_000);
     check_whole(&bench);
@@ -188,7 +188,7 @@ fn a_config_that_is_damaged_is_not_believed() {
 
 #[cfg(unix)]
 #[test]
-fn what_a_link_leads_to_is_not_removed() {
+fn the_target_of_a_linked_blob_is_not_removed() {
     use std::os::unix::fs::symlink;
     let bench = Bench::new();
     bench.pull(ID).unwrap();

@@ -1,4 +1,4 @@
-//! Networks and servers that fail: the right bytes in the end, or one line that says why not.
+//! Networks and servers that fail: the right bytes in the end, or an error of one line.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,9 +35,9 @@ fn check_fails(
 ) -> Bench {
     let bench = Bench::new();
     bench.server.faults(hook);
-    let said = line(bench.pull(ID));
+    let message = line(bench.pull(ID));
     for word in words {
-        assert!(said.contains(word), "`{word}` is not in: {said}");
+        assert!(message.contains(word), "`{word}` is not in: {message}");
     }
     assert!(!bench.dir().join("refs/main").exists(), "nothing names what is not whole");
     bench.server.faults(|_, _| HubFault::Nothing);
@@ -53,7 +53,7 @@ fn connections_that_break_are_made_again() {
         true if n_before % 2 == 0 => HubFault::Cut(n_before as u64 * 100),
         _ => HubFault::Nothing,
     });
-    // What arrived of a piece is not asked for again.
+    // The received part of a piece is not requested again.
     let seen = bench.server.take_requests();
     let begins =
         |it: &&ReceivedRequest| it.range.is_some_and(|(first, _)| !first.is_multiple_of(PIECE));
@@ -61,7 +61,7 @@ fn connections_that_break_are_made_again() {
 }
 
 #[test]
-fn a_server_that_is_busy_is_asked_again() {
+fn requests_to_a_busy_server_are_repeated() {
     check_survives(|_, n_before| match n_before {
         0 => HubFault::Status(503, &[]),
         1 => HubFault::Status(429, &[("Retry-After", "0")]),
@@ -71,7 +71,7 @@ fn a_server_that_is_busy_is_asked_again() {
 }
 
 #[test]
-fn who_is_asked_to_wait_waits() {
+fn requested_waits_are_observed_up_to_a_limit() {
     let clock = RealClock::new();
     check_survives(|seen, n_before| {
         let is_first = n_before == 0 && seen.path.ends_with("config.json") && !seen.is_cdn;
@@ -85,7 +85,7 @@ fn who_is_asked_to_wait_waits() {
 }
 
 #[test]
-fn a_server_that_stays_away_is_given_up() {
+fn a_server_that_stays_away_is_an_error() {
     check_fails(&["status 502", "given up after 12 attempts"], |seen, _| {
         if seen.is_cdn { HubFault::Status(502, &[]) } else { HubFault::Nothing }
     });
@@ -101,9 +101,9 @@ fn a_server_that_stays_away_is_given_up() {
         moeflux_hub::Trust::Marks,
         moeflux_hub::StopFlag::default(),
     );
-    let said = line(crate::support::pull(&hub, ID, &[]));
+    let message = line(crate::support::pull(&hub, ID, &[]));
     let host = url.strip_prefix("http://").unwrap();
-    assert!(said.contains(host) && said.contains("given up after 4"), "{said}");
+    assert!(message.contains(host) && message.contains("given up after 4"), "{message}");
 }
 
 #[test]
@@ -137,8 +137,11 @@ fn wrong_bytes_are_refused_and_only_they_are_fetched_again() {
         let is_wrong = seen.is_cdn && seen.path.contains(&etag);
         if is_wrong { HubFault::Flip(50_000) } else { HubFault::Nothing }
     });
-    let said = line(bench.pull(ID));
-    assert!(words.iter().all(|it| said.contains(it)) && said.contains(wrong.etag()), "{said}");
+    let message = line(bench.pull(ID));
+    assert!(
+        words.iter().all(|it| message.contains(it)) && message.contains(wrong.etag()),
+        "{message}"
+    );
     assert!(!bench.dir().join("refs/main").exists());
     assert!(!bench.dir().join("blobs").join(wrong.etag()).exists());
     bench.check_tidy();
@@ -164,9 +167,9 @@ fn a_small_file_has_a_hash_too() {
 fn a_server_without_ranges_sends_each_file_once() {
     let bench = check_survives(|_, _| HubFault::IgnoreRange);
     let n_bytes = bench.server.take_n_bytes();
-    // Four connections ask before one of them has all; sockets hold some of what is not read.
+    // Four connections send requests before one has all bytes; sockets hold some unread bytes.
     assert!(n_bytes < 10 * 100_000, "{n_bytes}");
-    // It also breaks, and is asked for what is missing.
+    // The transfer also breaks, and the missing bytes are requested.
     check_survives(|seen, n_before| match seen.is_cdn {
         true if n_before % 3 == 0 => HubFault::IgnoreRange,
         true if n_before % 3 == 1 => HubFault::Cut(3000),
@@ -175,7 +178,7 @@ fn a_server_without_ranges_sends_each_file_once() {
 }
 
 #[test]
-fn lengths_that_are_lies_are_told() {
+fn wrong_lengths_are_refused() {
     check_fails(&["is listed with 100000 bytes, but the server has 99999"], |seen, _| {
         if seen.is_cdn { HubFault::Total(99_999) } else { HubFault::Nothing }
     });
@@ -192,13 +195,13 @@ fn lengths_that_are_lies_are_told() {
         files.retain(|it| it.path() != weights(1).path());
         files.push(weights(1).listed_with(listed));
         bench.server.put(ID, Access::Open, FIRST, &files);
-        let said = line(crate::support::pull(&bench.hub(), ID, &["model-00001*"]));
-        assert!(said.contains(words), "{said}");
+        let message = line(crate::support::pull(&bench.hub(), ID, &["model-00001*"]));
+        assert!(message.contains(words), "{message}");
     }
 }
 
 #[test]
-fn an_address_that_expired_is_asked_for_again() {
+fn an_expired_address_is_requested_again() {
     let bench = Bench::new();
     let server = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&server);
@@ -214,10 +217,10 @@ fn an_address_that_expired_is_asked_for_again() {
 }
 
 #[test]
-fn what_is_no_hub_is_told() {
+fn an_unknown_model_is_an_error_and_an_empty_one_has_no_files() {
     let bench = Bench::empty();
-    let said = line(bench.resolve(ID));
-    assert!(said.contains("does not know owner/model"), "{said}");
+    let message = line(bench.resolve(ID));
+    assert!(message.contains("does not know owner/model"), "{message}");
     bench.server.put(ID, Access::Open, FIRST, &[]);
     assert!(bench.resolve(ID).unwrap().chosen().next().is_none());
 }
@@ -244,8 +247,8 @@ fn a_list_of_files_has_limits() {
         let bench = Bench::empty();
         bench.server.put(ID, Access::Open, FIRST, &files);
         bench.server.set_page(page);
-        let said = line(bench.resolve(&wanted));
-        assert!(said.contains(words) && said.len() < 300, "{said}");
+        let message = line(bench.resolve(&wanted));
+        assert!(message.contains(words) && message.len() < 300, "{message}");
     }
     let bench = Bench::empty();
     bench.server.put(ID, Access::Open, FIRST, &small(1000));
@@ -254,7 +257,7 @@ fn a_list_of_files_has_limits() {
 }
 
 #[test]
-fn what_a_hub_says_is_harmless() {
+fn texts_of_a_hub_are_escaped() {
     let evil = "evil\u{202e}\u{2066}.safetensors";
     let bench = Bench::empty();
     bench.server.put(
@@ -267,8 +270,8 @@ fn what_a_hub_says_is_harmless() {
         true => HubFault::Status(500, &[]),
         false => HubFault::Nothing,
     });
-    let said = line(bench.pull(ID));
-    assert!(said.contains("evil\\u{202e}\\u{2066}.safetensors: "), "{said}");
+    let message = line(bench.pull(ID));
+    assert!(message.contains("evil\\u{202e}\\u{2066}.safetensors: "), "{message}");
     let bench = Bench::empty();
     bench.server.put(
         ID,
@@ -276,8 +279,8 @@ fn what_a_hub_says_is_harmless() {
         FIRST,
         &[HubFile::new("a\x1b[2J\n", HostedContents::new(b""))],
     );
-    let said = line(crate::support::pull(&bench.hub(), ID, &["*"]));
-    assert!(said.contains("the file name `a\\u{1b}[2J\\n`"), "{said}");
+    let message = line(crate::support::pull(&bench.hub(), ID, &["*"]));
+    assert!(message.contains("the file name `a\\u{1b}[2J\\n`"), "{message}");
 }
 
 #[test]

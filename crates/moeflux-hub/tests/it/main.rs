@@ -1,4 +1,4 @@
-//! Downloads from a hub on this machine, with what goes wrong on the way.
+//! Downloads from a hub on this machine, with faults.
 #![cfg(test)]
 
 mod cache;

@@ -1,4 +1,4 @@
-//! Downloads that go well: the layout, what is fetched again, who is told the token.
+//! Successful downloads: the layout, the files that are fetched again, the receivers of the token.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -50,7 +50,7 @@ fn a_model_arrives_in_the_layout_of_the_hub_s_own_tools() {
 }
 
 #[test]
-fn what_is_here_is_not_fetched_again() {
+fn cached_files_are_not_fetched_again() {
     let bench = Bench::new();
     assert_eq!(bench.pull(ID).unwrap().fetched_bytes, model_bytes());
     bench.server.take_n_bytes();
@@ -93,10 +93,10 @@ fn a_revision_is_a_branch_a_tag_or_a_commit() {
     assert_eq!(find(&format!("{ID}@{}", &FIRST[..8])).unwrap(), pulled.dir);
     assert!(line(find(ID)).contains("not in the cache"));
     assert!(line(find(&format!("{ID}@{SECOND}"))).contains("not in the cache"));
-    let said = line(bench.pull(&format!("{ID}@no-such-tag")));
-    assert!(said.contains("has no revision no-such-tag"), "{said}");
-    let said = line(bench.pull("owner/none"));
-    assert!(said.contains("does not know owner/none"), "{said}");
+    let message = line(bench.pull(&format!("{ID}@no-such-tag")));
+    assert!(message.contains("has no revision no-such-tag"), "{message}");
+    let message = line(bench.pull("owner/none"));
+    assert!(message.contains("does not know owner/none"), "{message}");
 }
 
 #[test]
@@ -120,39 +120,42 @@ fn the_token_goes_to_the_hub_alone() {
     let bench = Bench::empty();
     bench.server.put(ID, Access::Gated("hf_good"), FIRST, &model());
     let url = bench.server.url();
-    let said = line(bench.pull(ID));
+    let message = line(bench.pull(ID));
     let hint = format!("accept its terms at {url}/{ID} and set HF_TOKEN");
-    assert!(said.contains("is gated") && said.contains(&hint), "{said}");
-    let said = line(pull(&bench.hub_with("hf_bad"), ID, &[]));
-    assert!(said.contains("a token that may read it") && !said.contains("hf_bad"), "{said}");
+    assert!(message.contains("is gated") && message.contains(&hint), "{message}");
+    let message = line(pull(&bench.hub_with("hf_bad"), ID, &[]));
+    assert!(
+        message.contains("a token that may read it") && !message.contains("hf_bad"),
+        "{message}"
+    );
     bench.server.take_requests();
     pull(&bench.hub_with("hf_good"), ID, &[]).unwrap();
     let mut seen = bench.server.take_requests();
-    // What the pull before sent may be seen late.
+    // Requests of the previous pull may be recorded late.
     seen.retain(|it| it.token.as_deref() != Some("hf_bad"));
     let (elsewhere, here): (Vec<_>, Vec<_>) = seen.iter().partition(|it| it.is_cdn);
     assert!(!elsewhere.is_empty() && elsewhere.iter().all(|it| it.token.is_none()), "{seen:?}");
     assert!(here.iter().all(|it| it.token.as_deref() == Some("hf_good")), "{seen:?}");
-    // Where files lie is asked for once, not for each piece.
+    // The address of a file is requested once, not for each piece.
     let n_asked = here.iter().filter(|it| it.path.ends_with(weights(1).path())).count();
     assert!(n_asked <= 4, "{n_asked}");
 
     bench.server.put("owner/private", Access::Private("hf_good"), FIRST, &model());
-    let said = line(bench.pull("owner/private"));
-    assert!(said.contains("or it is private") && said.contains("set HF_TOKEN"), "{said}");
+    let message = line(bench.pull("owner/private"));
+    assert!(message.contains("or it is private") && message.contains("set HF_TOKEN"), "{message}");
 }
 
 #[test]
-fn no_network_is_used_when_that_is_asked_for() {
+fn offline_mode_uses_no_network() {
     let bench = Bench::new();
     let settings = Settings { is_offline: true, ..bench.settings() };
-    let said = line(pull(&Hub::new(settings, Trust::Marks, StopFlag::default()), ID, &[]));
-    assert!(said.contains("HF_HUB_OFFLINE"), "{said}");
+    let message = line(pull(&Hub::new(settings, Trust::Marks, StopFlag::default()), ID, &[]));
+    assert!(message.contains("HF_HUB_OFFLINE"), "{message}");
     assert!(bench.server.take_requests().is_empty());
 }
 
 #[test]
-fn where_there_are_no_links_files_are_in_the_snapshot() {
+fn without_links_files_are_in_the_snapshot() {
     let bench = Bench::new();
     let settings = Settings { has_no_links: true, ..bench.settings() };
     let hub = Hub::new(settings, Trust::Marks, StopFlag::default());
@@ -196,7 +199,7 @@ fn two_downloads_of_the_same_share_the_work() {
 }
 
 #[test]
-fn an_end_that_is_asked_for_keeps_what_arrived() {
+fn a_cancelled_download_keeps_its_pieces() {
     let bench = Bench::new();
     bench.server.faults(|seen, _| match seen.is_cdn {
         true => HubFault::Slow(2048, std::time::Duration::from_millis(20)),
@@ -212,8 +215,8 @@ fn an_end_that_is_asked_for_keeps_what_arrived() {
     });
     assert_eq!(line(ended), "cancelled");
     assert!(!bench.dir().join("refs/main").exists());
-    let said = line(bench.cache().find(&ID.parse().unwrap()));
-    assert!(said.contains("not in the cache"), "{said}");
+    let message = line(bench.cache().find(&ID.parse().unwrap()));
+    assert!(message.contains("not in the cache"), "{message}");
     let before = bench.server.n_bytes();
     assert!(before < model_bytes(), "it was ended before the end");
     bench.server.faults(|_, _| HubFault::Nothing);
@@ -222,7 +225,7 @@ fn an_end_that_is_asked_for_keeps_what_arrived() {
     assert!(presence.here_bytes > 60_000 && presence.here_bytes < presence.n_bytes);
     let rest = bench.pull(ID).unwrap().fetched_bytes;
     assert_eq!(rest, presence.n_bytes - presence.here_bytes);
-    // Half a piece of each connection is fetched twice, and what was on its way.
+    // Half a piece of each connection is fetched twice, and so are the bytes in flight.
     assert!(before + rest <= model_bytes() + 2 * 2 * PIECE, "{before} {rest}");
     bench.check_tidy();
 }
@@ -248,13 +251,13 @@ fn names_that_lead_elsewhere_are_refused() {
             HubFile::new(name, HostedContents::noise(1, 20_000)),
         ];
         bench.server.put(ID, Access::Open, FIRST, &files);
-        let said = line(pull(&bench.hub(), ID, &["*"]));
-        assert!(said.contains("the file name"), "{said}");
+        let message = line(pull(&bench.hub(), ID, &["*"]));
+        assert!(message.contains("the file name"), "{message}");
         assert!(!bench.root.exists(), "nothing was written");
     }
     let bench = Bench::empty();
     bench.server.put(ID, Access::Open, "../../evil", &model());
-    let said = line(bench.pull(ID));
-    assert!(said.contains("does not answer as the Hugging Face hub"), "{said}");
+    let message = line(bench.pull(ID));
+    assert!(message.contains("does not answer as the Hugging Face hub"), "{message}");
     assert!(!Path::new(&bench.root).exists());
 }

@@ -1,4 +1,4 @@
-//! A cache of a test's own, and what is in it.
+//! A cache for one test, and its contents.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -16,13 +16,13 @@ use moeflux_testing::temp_dir::TempDir;
 /// The repository of most tests.
 pub(crate) const ID: &str = "owner/model";
 
-/// Its first commit.
+/// The first commit of the model.
 pub(crate) const FIRST: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// Another one.
+/// Another commit of the model.
 pub(crate) const SECOND: &str = "89abcdef0123456789abcdef0123456789abcdef";
 
-/// Of the tests' downloads: many pieces in small files.
+/// The size of a piece in the tests' downloads: small files have many.
 pub(crate) const PIECE: u64 = 8 << 10;
 
 /// A hub, and a cache that is empty.
@@ -33,7 +33,7 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    /// With the files of [`model`] at [`FIRST`].
+    /// Creates a hub with the files of [`model`] at [`FIRST`].
     pub(crate) fn new() -> Self {
         let bench = Self::empty();
         bench.server.put(ID, Access::Open, FIRST, &model());
@@ -97,7 +97,7 @@ impl Bench {
         self.dir().join("blobs").join(file.etag())
     }
 
-    /// Nothing is left of what is not whole.
+    /// Checks that no partial file is left.
     pub(crate) fn check_tidy(&self) {
         let names: Vec<String> = tree(&self.dir()).into_keys().collect();
         assert!(
@@ -146,12 +146,12 @@ fn index() -> Vec<u8> {
     format!("{{\"weight_map\": {{{}}}}}", names.join(", ")).into_bytes()
 }
 
-/// All that a download of [`model`] fetches: the files that are wanted, each content once.
+/// Returns the bytes that a download of [`model`] fetches: the selected files, equal contents once.
 pub(crate) fn model_bytes() -> u64 {
     11 + 27 + 2 * 100_000 + index().len() as u64 + 30_000
 }
 
-/// The files below a folder: what links say, or how long files are.
+/// Returns the files below a folder, with the targets of links and the lengths of other files.
 pub(crate) fn tree(dir: &Path) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut dirs = vec![dir.to_owned()];

@@ -1,4 +1,4 @@
-//! Drives: the interface to code that needs blocks of files, and what stands behind it.
+//! Drives: the interface for code that reads blocks of files, and its implementations.
 //!
 //! **Invariant:** all drives behave alike; `tests` compares them on real files.
 

@@ -130,7 +130,7 @@ fn reads_give_the_files_bytes_and_stop_at_their_ends() {
 }
 
 #[test]
-fn a_read_goes_on_behind_what_is_kept() {
+fn a_read_continues_after_the_kept_bytes() {
     let fixture = DriveFixture::new();
     for (name, mut drive) in fixture.drives(1) {
         let (mut memory, mut fillings) = memory_for(&mut *drive, 1);
@@ -173,7 +173,7 @@ fn waiting_ends_with_time_or_a_completion() {
 /// Completions arrive although the caller never enters the system, and after the submitting thread
 /// has ended.
 #[test]
-fn polling_alone_brings_completions_even_on_another_thread() {
+fn polling_alone_returns_completions_even_on_another_thread() {
     let fixture = DriveFixture::new();
     for (name, mut drive) in fixture.drives(4) {
         let (mut memory, mut fillings) = memory_for(&mut *drive, 4);
@@ -258,7 +258,7 @@ fn cancelled_reads_come_back_once() {
 }
 
 #[test]
-fn what_was_not_flushed_can_be_cancelled_for_certain() {
+fn reads_that_were_not_flushed_can_always_be_cancelled() {
     let fixture = DriveFixture::new();
     for (name, mut drive) in fixture.drives(2) {
         let (mut memory, mut fillings) = memory_for(&mut *drive, 2);
@@ -311,7 +311,7 @@ fn a_dropped_drive_lets_go_of_everything() {
 }
 
 #[test]
-fn facts_of_files_are_told_and_changes_noticed() {
+fn facts_of_files_are_reported_and_changes_detected() {
     let fixture = DriveFixture::new();
     let drives = fixture.drives(1);
     for (name, drive) in &drives {

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ways_read_the_same_bytes_and_say_how() {
+    fn both_kinds_of_caching_read_the_same_bytes() {
         let folder = TempDir::new();
         let bytes: Vec<u8> = (0..20_001u32).map(|it| (it * 7 % 251) as u8).collect();
         let path = folder.write("f", &bytes);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_refused() {
+    fn only_files_can_be_opened() {
         let folder = TempDir::new();
         for caching in [Caching::Direct, Caching::PageCache] {
             DriveFile::open(folder.path(), caching).unwrap_err();

@@ -1,7 +1,7 @@
 //! Opens regular files, and detects whether a file has changed since it was opened.
 //!
 //! **Invariant:** nothing here blocks: a pipe without a writer, a socket and a device are refused
-//! by their kind. Independent of file contents.
+//! by their kind. This module is independent of file contents.
 
 use std::fmt;
 use std::fs::{self, File, FileType, Metadata};
@@ -206,7 +206,10 @@ mod system {
         Ok(fcntl_setfl(file, flags - OFlags::NONBLOCK)?)
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "other systems ask the file, which may fail")]
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "on other systems it reads the file, which may fail"
+    )]
     pub(super) fn number(_: &File, metadata: &Metadata) -> io::Result<(u64, u64)> {
         Ok((metadata.dev(), metadata.ino()))
     }
@@ -299,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_are_told_apart() {
+    fn changes_are_distinguished() {
         let folder = TempDir::new();
         let path = folder.write("f", b"0123456789");
         let look = || FileIdentity::of_path(&path).unwrap();

@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_give_what_there_is() {
+    fn reads_return_the_available_bytes() {
         let folder = TempDir::new();
         let file = open_regular(&folder.write("f", b"0123456789"), FILE_FLAG_OVERLAPPED).unwrap().0;
         let check = |offset_bytes: u64, expected: &[u8]| {

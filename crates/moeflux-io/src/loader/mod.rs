@@ -4,7 +4,7 @@
 //! **Invariant:** every submitted job is returned exactly once, with its filling and an outcome:
 //! ready with the right bytes, cancelled, or failed with an error that names file and range. Reads
 //! of prefetches begin only while all reads of demands have begun. The loader works only inside its
-//! calls; a submitted job begins with the next one. Independent of checksums.
+//! calls; a submitted job begins with the next one. This module is independent of checksums.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Memory: aligned, cut into slots that reads fill, and what the allocator keeps when it is freed.
+//! Memory: aligned, cut into slots that reads fill, and freed memory that the allocator keeps.
 
 pub(crate) mod aligned;
 pub(crate) mod slots;

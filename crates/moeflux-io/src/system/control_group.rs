@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_contents_are_no_limit() {
+    fn invalid_contents_are_not_a_limit() {
         let mounts = [mount("cgroup2", "/", "/c", "rw")];
         for own in ["", "0", "0:", "::", "x:y:z", "0::/a"] {
             for limit in ["", "many", "-1", "99999999999999999999"] {

@@ -49,7 +49,7 @@ impl PressureWatch {
         Self
     }
 
-    #[expect(clippy::unused_self, reason = "other systems keep what they ask")]
+    #[expect(clippy::unused_self, reason = "other systems store handles in it")]
     pub(super) fn sample(&mut self) -> MemoryPressure {
         let level = number::<u32>(c"kern.memorystatus_vm_pressure_level");
         let stalled_e4 = level.map(|it| if it > PRESSURE_NORMAL { STALLED_E4_ALL } else { 0 });

@@ -113,7 +113,7 @@ mod tests {
 
     #[cfg(any(target_os = "linux", target_os = "macos", windows))]
     #[test]
-    fn this_system_says_all_of_it() {
+    fn this_system_reports_every_figure() {
         let (total, available) = (total_memory_bytes().unwrap(), available_memory_bytes().unwrap());
         assert!(available > 1 << 20 && available <= total, "{available} of {total}");
         let block = vec![1_u8; 32 << 20];
@@ -125,7 +125,7 @@ mod tests {
 
     #[cfg(any(target_os = "linux", target_os = "macos", windows))]
     #[test]
-    fn a_second_look_sees_as_much_as_the_first() {
+    fn a_second_sample_has_the_figures_of_the_first() {
         let mut watch = MemoryWatch::open();
         let samples = [watch.sample(), watch.sample()];
         assert!(samples.iter().all(|sample| sample.available_bytes.is_some_and(|it| it > 1 << 20)));

@@ -71,7 +71,7 @@ mod tests {
 
     /// Realistic figures of such machines.
     #[test]
-    fn a_mac_has_what_is_not_used() {
+    fn a_mac_offers_its_unused_memory() {
         let pages = |n_wired, n_internal, n_purgeable, n_compressor| MacPages {
             page_bytes: 16 << 10,
             n_wired,

@@ -27,7 +27,7 @@ impl PressureWatch {
         Self
     }
 
-    #[expect(clippy::unused_self, reason = "other systems keep what they ask")]
+    #[expect(clippy::unused_self, reason = "other systems store handles in it")]
     pub(super) fn sample(&mut self) -> MemoryPressure {
         MemoryPressure::default()
     }

@@ -1,4 +1,4 @@
-//! What the machine can do at most: read memory, add products of floats and of bytes.
+//! The limits of the machine: reads of memory, and sums of products of floats and of bytes.
 //!
 //! **Invariant:** limits are measured here, by loops that do nothing else, never taken from a data
 //! sheet. An instruction set without a loop of its own has no limit.
@@ -39,7 +39,7 @@ pub(crate) struct MachineLimits {
 }
 
 impl MachineLimits {
-    /// Measures them.
+    /// Measures the limits.
     pub(crate) fn measure(memory: &[u8], effort: Effort) -> Self {
         let n_all = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let mut n_threads = vec![1, n_all];

@@ -1,7 +1,7 @@
-//! Prints how fast each kernel multiplies, beside what the machine could do.
+//! Prints the speed of each kernel beside the limit of the machine.
 //!
 //! `cargo bench -p moeflux-kernels [-- NAME...]`: names of kernels, instruction sets (avx2) and
-//! kinds of weights (q3g64, Q4_K, bf16; without one, q4g64). A matrix is never met twice in a row:
+//! kinds of weights (q3g64, Q4_K, bf16; without one, q4g64). No matrix is used twice in a row:
 //! weights come from memory, as in a model. **Invariant:** a rate is the median of calls of one
 //! thread, summed over threads that run at once; no thread waits for another. Run without
 //! `--bench`, as tests do, every cell is computed once, on little memory.
@@ -28,7 +28,7 @@ use crate::timing::{Effort, per_second};
 /// A kernel that multiplies matrices.
 struct BenchKernel {
     name: &'static str,
-    /// Which limit of arithmetic it is compared with.
+    /// The limit of arithmetic that it is compared with.
     operands: Operands,
     prepare: Prepare,
     /// Tables that have it from another table.
@@ -42,8 +42,8 @@ impl BenchKernel {
     }
 }
 
-/// From a table, the matrices' kind and columns, and a number of rows of activations to what
-/// multiplies one matrix.
+/// Returns a function that multiplies one matrix. Takes the table, the matrices' kind and columns,
+/// and the number of rows of activations.
 type Prepare = fn(&'static KernelTable, MatrixKind, usize, usize) -> Multiply;
 
 type Multiply = Box<dyn FnMut(Matrix<'_>, &mut [f32])>;
@@ -117,7 +117,7 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// A word of the same sort as `name` chooses; without one, all are wanted.
+/// Returns whether `name` is selected: by itself, or because no word of its sort is given.
 fn is_wanted(words: &[&str], name: &str, all_of_its_sort: &[&str]) -> bool {
     words.contains(&name) || !words.iter().any(|word| all_of_its_sort.contains(word))
 }

@@ -1,18 +1,18 @@
-//! How often per second something is done, by one thread or several at once.
+//! Measures how often per second a function runs, on one thread or on several at once.
 //!
-//! Knows nothing of what is done.
+//! It does not depend on the function.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-/// How long and on how much memory is measured.
+/// The duration of a measurement, and the size of its memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
     /// The least time of each measurement, without the warm-up.
     pub(crate) time: Duration,
     /// The least number of calls of each measurement.
     pub(crate) n_calls_min: usize,
-    /// More than any cache has.
+    /// Bytes of matrices; for figures, more than any cache has.
     pub(crate) pool_bytes: usize,
 }
 
@@ -21,12 +21,12 @@ impl Effort {
     pub(crate) const FULL: Self =
         Self { time: Duration::from_millis(200), n_calls_min: 3, pool_bytes: 1 << 30 };
 
-    /// To see that it works.
+    /// For tests: one call, to check that it works.
     pub(crate) const TOUCH: Self =
         Self { time: Duration::ZERO, n_calls_min: 1, pool_bytes: 8 << 20 };
 }
 
-/// Does a piece of work and answers how many units it was.
+/// Does a piece of work and returns its number of units.
 pub(crate) type TimedWork<'a> = Box<dyn FnMut() -> usize + 'a>;
 
 /// Units per second of all threads together: each makes its own work, which gets its index.

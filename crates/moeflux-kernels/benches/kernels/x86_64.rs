@@ -1,8 +1,8 @@
 //! Loops of multiplications for x86-64: enough independent sums to hide every latency.
 //!
 //! Operands stay in registers (an array of sums is unrolled: a closure would be called, as it does
-//! not have the features). No loop may be shortened by the compiler: what is added changes
-//! with every round, or is a fused operation that it does not look into.
+//! not have the features). The compiler must not shorten a loop: the addends change with every
+//! round, or are fused operations that it does not analyse.
 
 use std::arch::x86_64::{
     _mm256_add_epi8, _mm256_add_epi32, _mm256_dpbusd_avx_epi32, _mm256_fmadd_ps, _mm256_madd_epi16,

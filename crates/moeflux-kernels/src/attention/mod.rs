@@ -2,8 +2,8 @@
 //!
 //! Several queries are multiplied by a block together, so that its data is read once for all of
 //! them. **Invariant:** a query's results do not depend on the other queries: every sum has the
-//! order stated in the crate's documentation. Knows neither heads, windows nor the number of
-//! positions.
+//! order stated in the crate's documentation. This module knows neither heads, windows nor the
+//! number of positions.
 
 pub(crate) mod weighted;
 

@@ -2,7 +2,8 @@
 //!
 //! Several queries are multiplied by a block together, so that its data is read once for all of
 //! them. **Invariant:** a query's sums do not depend on the other queries: positions ascend, and
-//! codes are summed as the crate's documentation states. Knows neither heads nor windows.
+//! codes are summed as the crate's documentation states. This module knows neither heads nor
+//! windows.
 
 use std::ops::Range;
 

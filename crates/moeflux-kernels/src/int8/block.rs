@@ -1,7 +1,7 @@
 //! Access to sixteen rows of a matrix in memory, and to their scales and biases in lanes.
 //!
-//! **Invariant:** reads stay within the matrix; prefetches may reach beyond it. Knows the layout of
-//! codes, but not the activations.
+//! **Invariant:** reads stay within the matrix; prefetches may reach beyond it. This module knows
+//! the layout of codes, but not the activations.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! Decoding of sixteen stored codes or values at a time to f32.
 //!
-//! **Invariant:** exact (every code and value is an f32), for any address of the bytes. Knows
-//! neither scales nor groups.
+//! **Invariant:** exact (every code and value is an f32), for any address of the bytes. This module
+//! knows neither scales nor groups.
 
 use crate::lanes::rounding::{exact, from_bf16, from_f16};
 use crate::lanes::{LANES, Simd};

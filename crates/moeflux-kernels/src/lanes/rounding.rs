@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_is_no_number() {
+    fn values_too_large_for_f16_become_nan() {
         assert_eq!(bits(65_504.0), 0x7bff);
         assert_eq!(bits(65_520.0_f32.next_down()), 0x7bff);
         assert_eq!(bits(65_520.0), 0x7e00);

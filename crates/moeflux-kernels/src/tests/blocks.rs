@@ -143,7 +143,7 @@ fn weights_are_those_of_the_package() {
 }
 
 #[test]
-fn an_exponent_of_all_ones_is_no_number() {
+fn an_exponent_of_all_ones_is_nan() {
     let mut block = [0x21; 17];
     block[0] = 255;
     assert!(weights(BlockKind::MXFP4, &block).iter().all(|it| it.is_nan()));
@@ -190,7 +190,7 @@ fn blocks_that_are_not_finite_are_found_from_any_byte_on() {
                 for skipped in 0..blocks.len() {
                     let found = kind.first_non_finite(skipped, &blocks[skipped..]);
                     let expected = (skipped <= decisive).then_some(2);
-                    assert_eq!(found, expected, "{kind}: {factor_at} behind {skipped}");
+                    assert_eq!(found, expected, "{kind}: {factor_at} after {skipped}");
                 }
             }
         }

@@ -186,7 +186,7 @@ fn extreme_blocks() {
 }
 
 #[test]
-fn rounding_costs_what_its_step_says() {
+fn rounding_errors_match_the_size_of_a_step() {
     let mut rng = Rng::new(22);
     for bits in [4, 8] {
         let kind = MatrixKind::Affine(Affine::new(bits, 64, FloatKind::F32));

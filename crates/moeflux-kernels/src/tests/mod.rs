@@ -525,7 +525,7 @@ fn tables_are_found_by_name() {
 /// Checks the tables of a known machine, named in `MOEFLUX_TABLES`. An instruction set that is no
 /// longer detected would pass every other test.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "only who starts the test knows the machine")]
+#[expect(clippy::disallowed_methods, reason = "only the caller of the test knows the machine")]
 fn a_known_machine_has_its_tables() {
     let names: Vec<_> = available().into_iter().map(KernelTable::name).collect();
     if let Ok(known) = std::env::var("MOEFLUX_TABLES") {

@@ -62,7 +62,7 @@ fn extreme_scales(stored: &mut EncodedMatrix, kind: FloatKind) {
 }
 
 #[test]
-fn their_name_says_what_they_are() {
+fn symmetric_kinds_have_names_of_their_own() {
     let kind = MatrixKind::Affine(Affine::symmetric(4, 32, FloatKind::Bf16));
     assert_eq!(kind.to_string(), "int4g32");
 }

@@ -370,7 +370,7 @@ fn a_prompt_that_is_nearly_read_is_first() {
 }
 
 #[test]
-fn what_is_left_of_a_prompt_counts() {
+fn the_rest_of_a_prompt_decides_its_precedence() {
     for machine in machines() {
         let mut turn = tokens(300, 1);
         let first = machine.model.job(1, turn.clone(), 1);

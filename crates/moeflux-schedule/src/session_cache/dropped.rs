@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_conversation_that_goes_on_is_told_once() {
+    fn the_longest_dropped_prefix_is_reported_once() {
         let mut dropped = Dropped::default();
         let prompt = tokens(200, 1);
         dropped.put(Owner(0), &prompt[..50], DropReason::Count);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn dropped_conversations_are_bounded() {
         let mut dropped = Dropped::default();
         for seed in 0..1_000 {
             dropped.put(Owner(0), &tokens(20, seed), DropReason::Count);

@@ -1,4 +1,4 @@
-//! The examples of this crate and of `moeflux-chat`, which show how a program asks.
+//! The examples of `moeflux-chat`, which show how a program asks.
 
 use moeflux_testing::examples::printed;
 

@@ -1,4 +1,4 @@
-//! Jobs that are given up, and readers that are slow.
+//! Cancelled jobs, and slow clients.
 
 use moeflux::TokenId;
 use moeflux_schedule::{Job, Options, Service};
@@ -28,7 +28,7 @@ fn long_prompt() -> Vec<TokenId> {
 }
 
 #[test]
-fn a_job_can_be_given_up_while_it_waits() {
+fn a_job_can_be_cancelled_while_it_waits() {
     let service = service(1);
     let running = TestJob::new(&service, endless("A slice is", 3000));
     let mut waiting = TestJob::new(&service, endless("Rc is", 20));
@@ -45,7 +45,7 @@ fn a_job_can_be_given_up_while_it_waits() {
 }
 
 #[test]
-fn who_asks_again_goes_on_where_the_prompt_was_given_up() {
+fn a_repeated_prompt_continues_where_it_was_cancelled() {
     let service = service(2);
     let mut job = DEMO.job(long_prompt(), 5);
     let mut test_job = TestJob::new(&service, job.clone());
@@ -66,7 +66,7 @@ fn who_asks_again_goes_on_where_the_prompt_was_given_up() {
 }
 
 #[test]
-fn an_answer_that_is_given_up_leaves_the_others_alone() {
+fn a_cancelled_answer_does_not_affect_others() {
     let service = service(3);
     let mut test_jobs: Vec<TestJob> = ["A slice is", "Rc is", "fn main"]
         .map(|prompt| TestJob::new(&service, endless(prompt, 300)))
@@ -128,7 +128,7 @@ fn paused_answers_have_no_places() {
 }
 
 #[test]
-fn a_paused_answer_can_be_given_up() {
+fn a_parked_answer_can_be_cancelled() {
     let service = service(1);
     let mut slow = TestJob::new(&service, endless("A slice is", 3000));
     slow.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);

@@ -61,7 +61,7 @@ fn many_answers_do_not_keep_other_jobs_out() {
 }
 
 #[test]
-fn one_of_several_answers_can_be_given_up() {
+fn one_of_several_answers_can_be_cancelled() {
     let service = DEMO.service(options(2));
     let mut job = DEMO.job(DEMO.tokens("A slice is"), 500);
     job.n_answers = 2;
@@ -125,7 +125,7 @@ fn a_prompt_is_scored_by_the_logits_before_each_token() {
 }
 
 #[test]
-fn what_cannot_run_is_refused_at_once() {
+fn jobs_that_cannot_run_are_refused_at_once() {
     let mut options = options(1);
     options.n_queue = 1;
     let service = DEMO.service(options);
@@ -172,7 +172,7 @@ fn what_cannot_run_is_refused_at_once() {
 }
 
 #[test]
-fn a_model_that_is_idle_gives_its_memory_back_and_comes_again() {
+fn an_idle_model_frees_its_memory_and_loads_again() {
     let mut options = options(2);
     options.unload_after = Some(std::time::Duration::from_millis(20));
     let service = DEMO.service(options);

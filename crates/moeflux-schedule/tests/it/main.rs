@@ -1,4 +1,4 @@
-//! Tests of the scheduler: what is heard of jobs next to each other is what each gives alone.
+//! Tests of the scheduler: jobs that run together give the same events as each job alone.
 #![cfg(test)]
 
 mod examples;

@@ -1,4 +1,4 @@
-//! Prompts that begin like what was read before.
+//! Prompts that share a prefix with tokens that were read before.
 
 use moeflux::TokenId;
 use moeflux_schedule::{Job, KeptLimits, Options, Owner};
@@ -17,7 +17,7 @@ fn tokens(n_tokens: u32, seed: u32) -> Vec<TokenId> {
     (0..n_tokens).map(|n| TokenId(3 + (n * 31 + seed * 17 + n * n) % 150)).collect()
 }
 
-/// What is heard of a job, which must be as alone; how many of its tokens were there already.
+/// Runs a job, whose outcome must be the same as alone. Returns the number of its cached tokens.
 #[track_caller]
 fn n_cached(model: &ReferenceModel, service: &moeflux_schedule::Service, job: Job) -> usize {
     let test_job = TestJob::new(service, job);
@@ -35,7 +35,7 @@ fn a_conversation_goes_on_where_it_was() {
         let answer = model.alone(&job, 0, CONTEXT).tokens;
         assert_eq!(n_cached(model, &service, job.clone()), 0);
         let mut next = job.prompt.clone();
-        // The last token was told and not fed.
+        // The last token was reported, but not fed.
         next.extend(answer.iter().map(|it| it.token));
         let n_fed = next.len() - 1;
         next.extend(tokens(30, 2));
@@ -45,7 +45,7 @@ fn a_conversation_goes_on_where_it_was() {
 }
 
 #[test]
-fn an_answer_can_be_told_differently_in_the_history() {
+fn an_answer_may_differ_in_the_history() {
     for model in [&*ATTENTION, &*RECURRENT] {
         let service = model.service(options());
         let mut job = model.job(tokens(90, 1), 20);

@@ -1,4 +1,4 @@
-//! Sessions that have less memory than they ask for.
+//! Sessions that have less memory than they need.
 
 use std::sync::Arc;
 
@@ -82,7 +82,7 @@ fn a_paused_answer_gives_up_its_memory_and_is_read_again() {
 }
 
 #[test]
-fn what_can_never_have_room_is_refused() {
+fn answers_that_can_never_fit_are_refused() {
     let service = service(1);
     let test_job = TestJob::new(&service, endless(tokens(2 * BLOCK), 20));
     let outcome = test_job.wait_for("the failure", |outcome| outcome.failure.is_some());
@@ -90,7 +90,7 @@ fn what_can_never_have_room_is_refused() {
     check(&service, [endless(tokens(40), 30)]);
 }
 
-/// Masks that break their promise.
+/// Masks that violate their contract.
 #[derive(Debug)]
 struct Broken;
 
@@ -101,7 +101,7 @@ impl moeflux_schedule::Masks for Broken {
 }
 
 #[test]
-fn nobody_waits_for_a_thread_that_broke_down() {
+fn a_panicked_thread_keeps_no_job_waiting() {
     let service = service(4);
     let running = TestJob::new(&service, endless(tokens(40), 2000));
     running.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);

@@ -1,5 +1,5 @@
-//! Random scripts of jobs: alone, in company, after a cancelled one, paused, from reuse or cold,
-//! each answer has the same bits; and no job goes on from the prompt of another owner.
+//! Random scripts of jobs: each answer has the same bits alone, beside others, after a cancelled
+//! job, paused, and with a cached prompt or a new one. No job reuses the prompt of another owner.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn is_one_of(rng: &mut Rng, n: usize) -> bool {
     rng.below(n) == 0
 }
 
-/// At least one token of those that the models know.
+/// Returns at least one token of the models' vocabulary.
 fn tokens(rng: &mut Rng, n_tokens_max: usize) -> Vec<TokenId> {
     let n_tokens = 1 + rng.below(n_tokens_max);
     (0..n_tokens).map(|_| TokenId(u32::try_from(3 + rng.below(150)).unwrap())).collect()
@@ -63,14 +63,14 @@ fn n_shared(job: &Job, job_number: usize, earlier: &[EarlierJob]) -> usize {
     shared.map(Iterator::count).max().unwrap_or(0)
 }
 
-/// The jobs of a round and what becomes of them.
+/// The jobs of a round and their outcomes.
 struct Round {
     test_jobs: Vec<TestJob>,
     given_up: Vec<bool>,
 }
 
 impl Round {
-    /// Some are paused until all others have ended, and some are given up.
+    /// Some jobs are paused until all others have ended, and some are cancelled.
     fn run(service: &Service, jobs: Vec<Job>, rng: &mut Rng) -> Self {
         let mut test_jobs: Vec<_> =
             jobs.into_iter().map(|job| TestJob::new(service, job)).collect();
@@ -89,7 +89,7 @@ impl Round {
         Self { test_jobs, given_up }
     }
 
-    /// What was heard of each job.
+    /// Returns the outcome of each job so far.
     fn outcomes(&self) -> Vec<JobOutcome> {
         let each = self.test_jobs.iter().zip(&self.given_up);
         each.map(|(test_job, given_up)| if *given_up { test_job.so_far() } else { test_job.end() })

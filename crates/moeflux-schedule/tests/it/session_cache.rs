@@ -1,4 +1,4 @@
-//! Which sessions are kept, and what is said of those that were dropped.
+//! Which sessions are kept, and the reports about dropped ones.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ fn tokens(n_tokens: u32, seed: u32) -> Vec<TokenId> {
     (0..n_tokens).map(|n| TokenId(3 + (n * 31 + seed * 17 + n * n) % 150)).collect()
 }
 
-/// Runs a job; how many of its tokens were there already, and what had been dropped.
+/// Runs a job. Returns the number of its cached tokens, and the dropped session that it missed.
 fn run(service: &Service, job: Job) -> (usize, Option<Missed>) {
     let outcome = TestJob::new(service, job).end();
     assert_eq!(outcome.failure, None);
@@ -43,7 +43,8 @@ impl Agent {
         Self { owner: Owner(owner), seed, history: tokens(200, seed) }
     }
 
-    /// The next turn; tokens that were read before, tokens that were there, and what was dropped.
+    /// Runs the next turn. Returns the number of tokens read before, the number of cached tokens,
+    /// and the dropped session that it missed.
     fn turn(
         &mut self,
         model: &ReferenceModel,
@@ -56,7 +57,7 @@ impl Agent {
         job.owner = self.owner;
         job.split_points = vec![200, self.history.len() - 2];
         let (n_cached, missed) = run(service, job);
-        // The client tells the answer in other tokens than those that were sampled.
+        // The client repeats the answer in other tokens than the sampled ones.
         self.history.truncate(self.history.len() - 2);
         self.history.extend(tokens(7, self.seed + 1));
         (n_before, n_cached, missed)
@@ -150,7 +151,7 @@ fn the_next_turn_is_worth_more_than_turns_that_were_gone_on_from() {
     let mut history = tokens(200, 1);
     let mut n_before = 0;
     for turn in 0..20 {
-        // Without places to go back to, each turn leaves a session of its own behind.
+        // Without split points, each turn leaves a session of its own.
         let (n_cached, _) = run(&service, DEMO.job(history.clone(), 5));
         assert!(n_cached + 1 >= n_before, "turn {turn}: {n_cached} of {n_before}");
         n_before = history.len();
@@ -159,7 +160,7 @@ fn the_next_turn_is_worth_more_than_turns_that_were_gone_on_from() {
     }
 }
 
-/// What a session of 640 tokens takes with its checkpoints, or a little more.
+/// The memory of a session of 640 tokens with its checkpoints, or a little more.
 const ONE_SESSION_BYTES: u64 = 2_800_000;
 
 /// Sessions have as much memory as one takes, and less than two take, before experts have to lend

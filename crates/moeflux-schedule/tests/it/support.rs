@@ -1,4 +1,4 @@
-//! Models that can be asked, jobs that are heard of, and what each gives alone.
+//! Models for tests, jobs that record their events, and the results of each job alone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -16,7 +16,7 @@ use moeflux::{Engine, EngineBuilder, Error, Finish, ModelText, ReadWay, StopStri
 use moeflux_schedule::{Event, Job, Masks, Missed, Options, Owner, Scored, Service, Sink, Ticket};
 use moeflux_testing::temp_dir::TempDir;
 
-/// Far more than any test takes: a test that waits for ever says so.
+/// Far more than any test needs: a test that waits longer fails.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Sessions take memory for this many positions at once.
@@ -76,7 +76,7 @@ impl ReferenceModel {
         Service::start(Box::new(move || open(&dir, n_rows)), text, options).unwrap()
     }
 
-    /// An engine that says at once when there is no memory for another session.
+    /// Opens an engine that fails at once if there is no memory for another session.
     pub(crate) fn open(&self) -> moeflux::Result<Engine> {
         self.builder().load()
     }
@@ -121,7 +121,7 @@ impl ReferenceModel {
         }
     }
 
-    /// What an answer to a job is, computed alone and cold.
+    /// Returns the answer to a job, computed alone in a new session.
     pub(crate) fn alone(&self, job: &Job, answer_idx: usize, context: usize) -> AnswerLog {
         let mut sampling: SamplerConfig = job.sampling.clone();
         sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
@@ -129,7 +129,7 @@ impl ReferenceModel {
         let generation = self.text.generation(sampling, n_tokens_max).unwrap();
         let mut generation = generation.with_stops(job.stops.clone());
         if job.masks.is_some() {
-            // A greedy choice is the same whether what is forced is said or not.
+            // A greedy choice is the same whether or not the mask reports forced tokens.
             let tells = job.sampling.temperature > 0.0;
             generation = generation.with_mask(Counting { tells, ..Counting::default() });
         }
@@ -150,7 +150,7 @@ impl ReferenceModel {
     }
 }
 
-/// Behind each token that is chosen some are forced, which count on from it.
+/// After each chosen token, the mask forces the next few numbers.
 #[derive(Debug, Default)]
 struct Counting {
     tells: bool,
@@ -194,7 +194,7 @@ fn open(dir: &Path, n_rows: usize) -> moeflux::Result<Engine> {
     builder.rows_per_step(n_rows).load()
 }
 
-/// Takes all memory for sessions but this.
+/// Books all memory for sessions, except that of `n_pieces` pieces of positions.
 pub(crate) fn leave_room(engine: &Engine, n_pieces: usize) {
     let mut taken = Vec::new();
     loop {
@@ -219,7 +219,7 @@ impl Sink for NullSink {
     fn put(&mut self, _event: Event) {}
 }
 
-/// What was heard of an answer.
+/// The events of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct AnswerLog {
     pub(crate) tokens: Vec<Scored>,
@@ -227,14 +227,14 @@ pub(crate) struct AnswerLog {
     pub(crate) finish: Option<Finish>,
 }
 
-/// What was heard of a job.
+/// The events of a job.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobOutcome {
     pub(crate) n_cached: Option<usize>,
     pub(crate) missed: Option<Missed>,
     pub(crate) scores: Vec<Scored>,
     pub(crate) answers: Vec<AnswerLog>,
-    /// The tokens that ended answers, by their numbers, where log-probabilities were asked for.
+    /// The tokens that ended answers, by answer, if log-probabilities were requested.
     pub(crate) end_tokens: BTreeMap<usize, Scored>,
     pub(crate) failure: Option<String>,
 }
@@ -248,13 +248,13 @@ impl JobOutcome {
             }
             Event::PromptScores(scores) => self.scores.extend(scores),
             Event::Token { answer_idx, token, text } => {
-                assert_eq!(self.answers[answer_idx].finish, None, "nothing behind the end");
+                assert_eq!(self.answers[answer_idx].finish, None, "nothing after the end");
                 self.answers[answer_idx].tokens.push(token);
                 self.answers[answer_idx].text.push_str(&text);
             }
             Event::EndToken { answer_idx, token } => {
                 assert!(token.logprob.is_some(), "else it is of no interest");
-                assert_eq!(self.answers[answer_idx].finish, None, "nothing behind the end");
+                assert_eq!(self.answers[answer_idx].finish, None, "nothing after the end");
                 assert_eq!(self.end_tokens.insert(answer_idx, token), None, "one end");
             }
             Event::Finished { answer_idx, finish, rest, .. } => {
@@ -313,7 +313,7 @@ impl TestJob {
         Self { job, outcome, is_ready, ticket }
     }
 
-    /// Waits until something is true of what was heard.
+    /// Waits until the recorded events meet a condition.
     pub(crate) fn wait_for(&self, what: &str, is_true: impl Fn(&JobOutcome) -> bool) -> JobOutcome {
         let outcome = self.outcome.0.lock().unwrap();
         let waited =
@@ -330,12 +330,12 @@ impl TestJob {
         outcome
     }
 
-    /// What was heard so far.
+    /// Returns the events so far.
     pub(crate) fn so_far(&self) -> JobOutcome {
         self.outcome.0.lock().unwrap().clone()
     }
 
-    /// Gives the job up.
+    /// Cancels the job.
     pub(crate) fn give_up(&mut self) {
         self.ticket = None;
     }
@@ -358,7 +358,7 @@ pub(crate) fn paused<const N: usize>(service: &Service, jobs: [Job; N]) -> [Test
     })
 }
 
-/// Paused answers go on, and are as alone.
+/// Resumes paused answers, and checks that they are the same as alone.
 pub(crate) fn check_they_go_on(service: &Service, paused: &[TestJob], n_context: usize) {
     for test_job in paused {
         let n_tokens_max = test_job.job.n_answers * test_job.job.n_tokens_max.expect("a limit");

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused_by_its_line() {
+    fn invalid_keys_are_refused_by_their_line() {
         let problem = |text: &str| ApiKeys::from_lines(text).unwrap_err().to_string();
         assert!(problem("a\nb c").starts_with("line 2 is not an API key: "));
         assert!(problem("k\u{e9}y").starts_with("line 1 is not an API key: "));

@@ -1,7 +1,7 @@
 //! Responses, and refusals in the format that the client's SDK expects.
 //!
-//! **Invariant:** a body is labelled with its type. Knows only the path and the headers of a
-//! request.
+//! **Invariant:** a body is labelled with its type. This module knows only the path and the headers
+//! of a request.
 
 use std::time::Duration;
 

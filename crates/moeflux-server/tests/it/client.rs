@@ -1,4 +1,4 @@
-//! A client of HTTP that does what it is told, and nothing else.
+//! An HTTP client that sends exactly the given bytes.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

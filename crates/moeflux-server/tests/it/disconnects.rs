@@ -1,4 +1,4 @@
-//! Clients that go away at every stage: their work is given up, and that of others goes on.
+//! Clients that disconnect at every stage: their jobs are cancelled, and those of others continue.
 
 use std::io::Write;
 
@@ -36,7 +36,7 @@ fn while_it_waits_for_the_engine() {
 }
 
 #[test]
-fn while_it_is_queued_behind_another() {
+fn while_it_is_queued_after_another() {
     for is_streamed in [true, false] {
         let server = Running::with(|wanted| wanted.options.n_sessions = 1);
         let mut first = asked(&server, CHAT, &endless(&server, true));
@@ -120,7 +120,7 @@ fn one_of_two_leaves_the_other_alone() {
     assert_eq!(stays.response().success()["choices"], alone["choices"]);
 }
 
-/// Behind a request that was not answered yet, another may wait already.
+/// Another request may already wait after one that was not answered yet.
 #[test]
 fn with_the_next_request_sent_already() {
     let server = Running::with(|wanted| wanted.options.context = 4_096);

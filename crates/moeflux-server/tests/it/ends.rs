@@ -1,4 +1,4 @@
-//! How a server comes to an end.
+//! The shutdown of a server.
 
 use std::net::TcpStream;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn answers_end_before_the_server_does() {
 }
 
 #[test]
-fn answers_that_take_too_long_are_told() {
+fn answers_that_take_too_long_are_reported() {
     check_answers_are_cut(Duration::from_millis(50), Running::stop);
 }
 

@@ -1,4 +1,4 @@
-//! Who may ask.
+//! Which clients may send requests.
 
 use moeflux_server::http::{ApiKeys, Server, ServerConfig};
 use serde_json::json;
@@ -7,7 +7,7 @@ use crate::client::request;
 use crate::server::{Running, post, question};
 
 #[test]
-fn a_page_that_was_pointed_here_is_refused_by_its_host() {
+fn requests_for_foreign_hosts_are_refused() {
     let server = Running::with(|wanted| wanted.config.allowed_hosts = vec!["My.Box".into()]);
     let status = |host: &str| {
         server.ask(&request("GET", "/v1/models", &format!("host: {host}\r\n"), "")).status
@@ -36,7 +36,7 @@ fn a_page_that_was_pointed_here_is_refused_by_its_host() {
     assert_eq!(server.ask(b"GET / HTTP/1.1\r\n\r\n").status, 400);
 }
 
-/// Proxies differ in which of two hosts they go by.
+/// Proxies differ in their choice between two hosts.
 #[test]
 fn a_request_names_one_host() {
     let server = Running::new();
@@ -54,7 +54,7 @@ fn a_request_names_one_host() {
 }
 
 #[test]
-fn keys_are_wanted_everywhere_but_for_health() {
+fn keys_are_required_everywhere_except_for_health() {
     let keys = ApiKeys::from_lines("sk-first\nsk-second").unwrap();
     let server = Running::with(|wanted| wanted.config.keys = keys);
     let status = |path: &str, headers: &str| server.ask(&request("GET", path, headers, "")).status;
@@ -87,7 +87,7 @@ fn keys_are_wanted_everywhere_but_for_health() {
 }
 
 #[test]
-fn pages_may_ask_only_from_listed_origins() {
+fn only_pages_of_listed_origins_are_served() {
     let body = json!({"max_tokens": 1, "messages": question()}).to_string();
     let headers = |origin: &str| format!("origin: {origin}\r\ncontent-type: application/json\r\n");
     let chat = "/v1/chat/completions";
@@ -129,7 +129,7 @@ fn pages_may_ask_only_from_listed_origins() {
 }
 
 #[test]
-fn a_page_may_ask_before_it_has_a_key() {
+fn preflight_requests_need_no_key() {
     let server = Running::with(|wanted| {
         wanted.config.keys = ApiKeys::from_lines("sk").unwrap();
         wanted.config.allowed_origins = vec!["https://page.example".into()];
@@ -161,7 +161,7 @@ fn requests_have_names() {
 }
 
 #[test]
-fn what_others_can_reach_needs_a_key() {
+fn addresses_reachable_by_other_machines_need_a_key() {
     let addresses = vec!["0.0.0.0:0".parse().unwrap()];
     let config = ServerConfig { addresses, ..ServerConfig::default() };
     let problem = Server::bind(config.clone()).unwrap_err().to_string();
@@ -192,7 +192,7 @@ mod unix {
     fn a_socket_in_the_file_system_is_its_users_alone() {
         let dir = TempDir::new();
         let path = dir.file("s");
-        // What a server leaves that was killed.
+        // A killed server leaves such a socket.
         drop(UnixListener::bind(&path).unwrap());
         let mut server = Running::with(|wanted| {
             wanted.config.unix = Some(path.clone());

@@ -71,7 +71,7 @@ fn a_client_that_closes_its_side_gets_the_answer() {
 }
 
 #[test]
-fn requests_behind_each_other_are_answered_before_the_end() {
+fn pipelined_requests_are_answered_before_the_end() {
     let server = Running::new();
     let chat = post(ANSWERS[0], &body(ANSWERS[0], false));
     let asked = [request("GET", "/health", "", ""), chat.clone(), chat];
@@ -82,9 +82,9 @@ fn requests_behind_each_other_are_answered_before_the_end() {
     assert!(client.is_closed());
 }
 
-/// While the engine is opened nothing of an answer can be sent.
+/// While the engine is being opened, no part of an answer can be sent.
 #[test]
-fn a_client_that_waits_for_long_is_not_given_up() {
+fn a_client_that_waits_for_long_is_not_disconnected() {
     for (path, is_streamed) in ANSWERS.iter().flat_map(|path| [(path, false), (path, true)]) {
         let server = Running::with(|wanted| {
             wanted.is_held = true;
@@ -127,7 +127,7 @@ fn a_client_that_leaves_after_that_is_found_out() {
     }
 }
 
-/// Half a body is none, however long a server waits for the rest.
+/// Half a body is not a request, however long the server waits for the rest.
 #[test]
 fn a_body_that_ends_early_is_refused() {
     let server = Running::with(|wanted| wanted.config.timeouts.body = Duration::from_secs(3_600));
@@ -141,7 +141,7 @@ fn a_body_that_ends_early_is_refused() {
     }
 }
 
-/// It knows no response before the response.
+/// A client of HTTP/1.0 gets no keep-alive before the response.
 #[test]
 fn an_old_client_is_sent_the_answer_alone() {
     let server = Running::with(|wanted| wanted.is_held = true);

@@ -103,7 +103,7 @@ fn each_request_has_one_line() {
     assert!(found.contains(" reason=\"invalid\" problem=\"n\""), "{found}");
 }
 
-/// Also where no answer was asked for, or where the request came no further than its head.
+/// Also if no answer was requested, or if only the head of the request arrived.
 #[test]
 fn a_refused_request_is_logged_and_counted_with_its_reason() {
     listen();

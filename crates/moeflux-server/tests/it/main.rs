@@ -1,4 +1,4 @@
-//! Tests of the server through real sockets, with the demo model behind it.
+//! Tests of the server through real sockets, with the demo model.
 #![cfg(test)]
 
 mod client;

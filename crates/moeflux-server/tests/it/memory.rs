@@ -1,5 +1,5 @@
-//! Memory that requests share: what can never have room, what has none now, and that all of it
-//! comes back.
+//! Memory that requests share: requests that can never fit, requests that do not fit now, and that
+//! all memory is freed.
 
 use serde_json::{Value as Json, json};
 
@@ -8,7 +8,7 @@ use crate::server::Running;
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// Bodies have 4 MiB, reading 6 MiB, and what is kept 4 MiB.
+/// Bodies have 4 MiB, reading has 6 MiB, and data kept for answers 4 MiB.
 fn small() -> Running {
     Running::with(|wanted| wanted.config.request_memory_bytes = 16 << 20)
 }
@@ -29,7 +29,7 @@ fn check_refused(response: &Response, status: u16, words: &[&str]) {
 }
 
 #[test]
-fn what_can_never_have_room_is_told_with_numbers() {
+fn requests_that_never_fit_are_refused_with_numbers() {
     let server = small();
     for _ in 0..3 {
         let long = json!({"max_tokens": 1, "messages": [user(&"a ".repeat(250_000))]});

@@ -1,4 +1,4 @@
-//! Another model in the place of the one that is served.
+//! Replacing the model that is served by another one.
 
 use moeflux_schedule::State;
 use serde_json::json;

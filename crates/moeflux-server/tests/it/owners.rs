@@ -1,4 +1,4 @@
-//! Clients with different keys: what one asks and is answered does not reach the others.
+//! Clients with different keys: the prompts and answers of one do not reach the others.
 
 use moeflux_server::http::{ApiKeys, CacheScope};
 use serde_json::{Value as Json, json};
@@ -39,7 +39,7 @@ fn a_client_learns_nothing_of_the_prompts_of_others() {
 }
 
 #[test]
-fn clients_may_share_what_they_ask() {
+fn clients_may_share_cached_prompts() {
     let server = server(CacheScope::Shared);
     let ask = |key: &str| n_cached(&ask_as(&server, key, "/v1/completions", &completion()));
     assert_eq!(ask("sk-a"), 0);
@@ -47,7 +47,7 @@ fn clients_may_share_what_they_ask() {
 }
 
 #[test]
-fn an_answer_comes_back_as_sampled_only_to_its_own_client() {
+fn sampled_tokens_are_replayed_only_for_their_own_client() {
     let server = server(CacheScope::PerKey);
     let parameters = json!({"type": "object", "required": ["a", "b"], "additionalProperties": false,
         "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}}});

@@ -1,4 +1,4 @@
-//! What needs no engine: models, tokens, and what the server is.
+//! Requests that need no engine: models, tokens, and properties of the server.
 
 use moeflux_schedule::State;
 use serde_json::{Value as Json, json};
@@ -70,7 +70,7 @@ fn tokens_of_an_input_are_counted() {
 }
 
 #[test]
-fn what_changes_a_prompt_is_honoured_or_refused() {
+fn fields_that_change_a_prompt_are_honoured_or_refused() {
     let server = Running::new();
     let prompt = |more: &Json| {
         let mut body = json!({"messages": question()});

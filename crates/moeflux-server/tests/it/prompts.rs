@@ -1,4 +1,4 @@
-//! Completions: texts, tokens, several of them, and what comes back of a prompt.
+//! Completions of one or several texts or token lists, and the returned parts of a prompt.
 
 use serde_json::{Value as Json, json};
 
@@ -123,7 +123,7 @@ fn the_token_that_ends_an_answer_has_a_column() {
     let of_prompt = logprobs.len() - 1;
     assert_eq!(cut["token_logprobs"].as_array().unwrap()[..of_prompt], logprobs[..of_prompt]);
     assert_eq!(cut["token_logprobs"].as_array().unwrap().len(), logprobs.len());
-    // What a prompt of the same tokens says of the end token.
+    // The score of the end token in a prompt of the same tokens.
     let mut tokens =
         server.post("/tokenize", &json!({"prompt": "A vector"})).success()["tokens"].clone();
     tokens.as_array_mut().unwrap().push(end.0.into());

@@ -1,4 +1,4 @@
-//! What is refused, with the status and in the shape of its dialect.
+//! Refused requests: the status, and the shape of each dialect's errors.
 
 use serde_json::{Value as Json, json};
 
@@ -8,7 +8,7 @@ use crate::server::{CONTEXT, Running, post, question};
 const CHAT: &str = "/v1/chat/completions";
 const ALL: [&str; 4] = [CHAT, "/v1/completions", "/v1/responses", "/v1/messages"];
 
-/// The status, and what kind of failure it is, in the shape of the path.
+/// Returns the status and the kind of a failure, in the shape of the path's dialect.
 #[track_caller]
 fn kind(path: &str, response: &Response) -> (u16, String, String) {
     let body = response.json();
@@ -89,7 +89,7 @@ fn bodies_have_a_limit() {
         let status = server.ask(&request("POST", path, headers, &body)).status;
         assert!([413, 415, 404].contains(&status), "a refusal is read: {status}");
     }
-    // A client that asks first is told at once.
+    // A client that expects `100-continue` is refused at once.
     let mut client = server.client();
     client.send(&request("POST", CHAT, "content-length: 99999999\r\nexpect: 100-continue\r\n", ""));
     assert_eq!(client.response().status, 413);
@@ -155,7 +155,7 @@ fn tokens_that_there_are_not_are_named() {
 }
 
 #[test]
-fn a_strict_server_knows_only_its_model() {
+fn a_strict_server_refuses_other_models() {
     let server = Running::with(|wanted| wanted.config.strict_model = true);
     let ask = |model: &str| {
         let body = json!({"model": model, "max_tokens": 1, "messages": question()});
@@ -170,7 +170,7 @@ fn a_strict_server_knows_only_its_model() {
 }
 
 #[test]
-fn a_full_queue_says_when_to_come_back() {
+fn a_full_queue_states_when_to_try_again() {
     let server = Running::with(|wanted| {
         wanted.is_held = true;
         (wanted.options.n_sessions, wanted.options.n_queue) = (1, 1);
@@ -192,7 +192,7 @@ fn a_full_queue_says_when_to_come_back() {
 }
 
 #[test]
-fn what_cannot_be_done_is_named() {
+fn refusals_name_the_field() {
     let server = Running::new();
     for (path, more, field) in [
         (CHAT, json!({"tool_choice": "required"}), "tool_choice"),

@@ -1,4 +1,4 @@
-//! Answers that come back in a history, in other words than they were sampled in.
+//! Answers that a client sends back in the history, tokenised differently from the sampled ones.
 
 use serde_json::{Value as Json, json};
 
@@ -15,7 +15,7 @@ fn ask(messages: &Json) -> Json {
         "temperature": 0, "reasoning_effort": "none", "parallel_tool_calls": false})
 }
 
-/// The conversation behind a call, which is told with another order of keys.
+/// Returns the conversation after a call; the history has its keys in another order.
 fn told(answer: &Json) -> Json {
     let call = &answer["choices"][0]["message"]["tool_calls"][0];
     let arguments: Json =
@@ -44,7 +44,7 @@ fn text_of(answer: &Json) -> &Json {
 }
 
 #[test]
-fn an_answer_comes_back_as_it_was_sampled() {
+fn an_answer_in_the_history_has_its_sampled_tokens() {
     let server = Running::new();
     let first = called(&server);
     let messages = told(&first);
@@ -59,7 +59,7 @@ fn an_answer_comes_back_as_it_was_sampled() {
     let n_before =
         count(&first["usage"], "prompt_tokens") + count(&first["usage"], "completion_tokens");
     let n_cached = count(&usage["prompt_tokens_details"], "cached_tokens");
-    // The last token was told and not fed.
+    // The last token was reported, but not fed.
     assert!(n_cached >= n_before - 1, "{n_cached} of {n_before}");
     // Another server has the same answer to the same ids.
     let other = Running::new();
@@ -76,7 +76,7 @@ fn an_answer_comes_back_as_it_was_sampled() {
 }
 
 #[test]
-fn without_replay_a_history_is_read_as_it_is_told() {
+fn without_replay_a_history_is_read_as_rendered() {
     let server = Running::with(|wanted| wanted.config.replay_bytes = 0);
     let messages = told(&called(&server));
     let found = server.post(CHAT, &ask(&messages)).success();

@@ -144,7 +144,7 @@ fn answers_keep_to_schemas_and_grammars() {
 }
 
 #[test]
-fn what_cannot_be_held_is_refused_by_its_field() {
+fn rules_that_cannot_be_enforced_are_refused_by_their_field() {
     let server = Running::new();
     let format = |schema: Json| {
         json!({"response_format": {"type": "json_schema",

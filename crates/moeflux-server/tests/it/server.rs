@@ -19,12 +19,12 @@ use crate::client::{Client, Response, request};
 pub(crate) const CONTEXT: usize = 1_024;
 pub(crate) const NAME: &str = "demo";
 
-/// What a test wants of its server.
+/// The server that a test needs.
 pub(crate) struct Wanted {
     pub(crate) config: ServerConfig,
     pub(crate) options: Options,
     pub(crate) name: String,
-    /// Whether the engine is opened only when the test says so.
+    /// Whether the engine is opened only on a command of the test.
     pub(crate) is_held: bool,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Running {
     pub(crate) models: Models,
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
-    /// Says whether the engine is to be opened, or to fail.
+    /// Tells the server to open the engine, or to fail.
     opener: Sender<bool>,
 }
 
@@ -100,7 +100,7 @@ impl Running {
         running
     }
 
-    /// Answers with another service from now on, by this name.
+    /// Replaces the service by another one with this name.
     pub(crate) fn serve_another(&self, name: &str) -> Arc<Service> {
         let open = Box::new(|| open(None, CONTEXT));
         let service = Service::start(open, Arc::clone(&self.text), Options::new(CONTEXT));
@@ -115,7 +115,7 @@ impl Running {
         self.opener.send(true).unwrap();
     }
 
-    /// Lets the engine that is held fail.
+    /// Makes the delayed opening of the engine fail.
     pub(crate) fn fail(&self) {
         self.opener.send(false).unwrap();
     }
@@ -142,7 +142,7 @@ impl Running {
         self.service.stats()
     }
 
-    /// Waits until this is so; it is, or the test hangs and says where.
+    /// Waits until the statistics meet a condition; otherwise the test fails at the caller's line.
     #[track_caller]
     pub(crate) fn wait(&self, is_so: impl Fn(&Stats) -> bool) {
         for _ in 0..6_000 {

@@ -163,7 +163,7 @@ fn who_does_not_ask_for_progress_gets_none() {
 }
 
 #[test]
-fn who_waits_for_the_whole_gets_blank_lines_first() {
+fn waiting_clients_get_blank_lines_before_the_whole_answer() {
     for path in ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"] {
         let server = Running::with(held);
         let found = response(&server, (path, false), |_| server.open());
@@ -174,7 +174,7 @@ fn who_waits_for_the_whole_gets_blank_lines_first() {
 }
 
 #[test]
-fn failures_behind_the_head_are_in_band() {
+fn failures_after_the_head_are_in_band() {
     for (path, is_streamed) in [
         ("/v1/chat/completions", true),
         ("/v1/chat/completions", false),

@@ -1,4 +1,4 @@
-//! Slots for connections: those that are idle end for others, and no request does.
+//! Slots for connections: idle connections are closed for new ones, those with a request are not.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use moeflux_server::http::{ApiKeys, ConnectionLimits};
 use serde_json::json;
 
 use crate::client::{Client, request};
-use crate::server::{Running, Wanted, pause, post, question};
+use crate::server::{Running, Wanted, question};
 
 const CHAT: &str = "/v1/chat/completions";
 const KEY: &str = "authorization: Bearer sk\r\n";
@@ -45,7 +45,7 @@ fn is_open(client: &mut Client, headers: &str) -> bool {
         && client.try_response().is_some_and(|response| response.status == 200)
 }
 
-/// What a connection can do that is held open for nothing.
+/// Bytes sent by connections that are held open without a purpose.
 const ATTACKS: [(&str, &[u8]); 16] = [
     ("nothing", b""),
     ("a byte", b"G"),
@@ -77,7 +77,7 @@ const ATTACKS: [(&str, &[u8]); 16] = [
           expect: 100-continue\r\n\r\n",
     ),
     (
-        "a request behind another",
+        "a request after another",
         b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\nGET /v1/models HTTP/1.1\r\nhost",
     ),
 ];
@@ -116,7 +116,7 @@ fn connections_that_are_held_open_keep_no_client_out() {
     }
 }
 
-/// Connections that ended for others.
+/// Connections that were closed for others.
 fn n_displaced(client: &mut Client, headers: &str) -> usize {
     client.send(&request("GET", "/metrics", headers, ""));
     let page = client.response();
@@ -185,7 +185,7 @@ fn a_connection_that_was_used_outlives_those_that_were_not() {
     assert_eq!(reading.response().status, 200);
 }
 
-/// Connections that came while slots were scarce have less time for a head.
+/// Connections that were opened while slots were scarce have less time for a head.
 #[test]
 fn a_slow_head_ends_early_where_slots_are_scarce() {
     let server = Running::with(|wanted| {
@@ -201,12 +201,13 @@ fn a_slow_head_ends_early_where_slots_are_scarce() {
     }
 }
 
-/// Addresses of this machine stand for those of others, which a test cannot have.
+/// Addresses of this machine stand for those of other machines, which a test does not have.
 #[cfg(target_os = "linux")]
 mod shares {
     use std::net::{Ipv4Addr, SocketAddr};
 
     use super::*;
+    use crate::server::{pause, post};
 
     fn shared(wanted: &mut Wanted) {
         few(wanted);

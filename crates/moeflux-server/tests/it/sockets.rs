@@ -20,7 +20,7 @@ fn is_served(server: &Running) {
 }
 
 #[test]
-fn requests_come_one_behind_another() {
+fn pipelined_requests_are_answered_in_order() {
     let server = Running::new();
     let mut client = server.client();
     let body = json!({"max_tokens": 2, "messages": question()});
@@ -40,7 +40,7 @@ fn requests_come_one_behind_another() {
 }
 
 #[test]
-fn slow_and_silent_clients_hold_up_nobody() {
+fn slow_and_silent_clients_do_not_delay_others() {
     let server = Running::with(|wanted| {
         wanted.config.timeouts.head = Duration::from_millis(200);
         wanted.config.timeouts.body = Duration::from_millis(200);
@@ -115,7 +115,7 @@ fn a_thousand_connections_come_and_go() {
 }
 
 #[test]
-fn broken_connections_are_no_concern_of_others() {
+fn broken_connections_do_not_affect_others() {
     let server = Running::new();
     for bytes in [&b""[..], b"GET", b"POST /v1/messages HTTP/1.1\r\ncontent-length: 9\r\n\r\n{"] {
         let mut stream = TcpStream::connect(server.address).unwrap();
@@ -157,7 +157,7 @@ fn a_slow_reader_pauses_its_own_answer_only() {
 }
 
 #[test]
-fn who_reads_nothing_for_too_long_is_given_up() {
+fn a_client_that_reads_nothing_for_too_long_is_cancelled() {
     let server = Running::with(|wanted| {
         wanted.name = long_name();
         wanted.config.timeouts.reader = Duration::from_millis(100);
@@ -172,9 +172,9 @@ fn who_reads_nothing_for_too_long_is_given_up() {
     }
 }
 
-/// Unread responses fill the connection, behind which nothing is served any more.
+/// Unread responses fill the connection; later requests on it are not served.
 #[test]
-fn who_takes_nothing_loses_the_connection() {
+fn a_client_that_reads_nothing_loses_its_connection() {
     let server = Running::with(|wanted| {
         wanted.config.connection_limits.n_max = 1;
         wanted.config.timeouts.reader = Duration::from_millis(100);
@@ -184,7 +184,7 @@ fn who_takes_nothing_loses_the_connection() {
     is_served(&server);
 }
 
-/// What comes of `work` while bytes are sent again and again.
+/// Returns the result of `work` while bytes are sent again and again.
 fn while_sending<T>(bytes: &[u8], clients: &[Client], work: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
     let send = move || {
@@ -202,7 +202,7 @@ fn while_sending<T>(bytes: &[u8], clients: &[Client], work: impl FnOnce() -> T) 
 }
 
 #[test]
-fn a_body_that_trickles_is_given_up() {
+fn a_body_that_arrives_too_slowly_is_refused() {
     let server = Running::with(|wanted| wanted.config.timeouts.body = Duration::from_secs(2));
     let mut slow = server.client();
     let writer = Client::of(slow.stream().try_clone().unwrap());

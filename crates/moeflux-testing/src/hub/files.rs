@@ -11,7 +11,7 @@ use crate::random::Rng;
 /// Files from this size on are large ones.
 const LARGE_BYTES: u64 = 10_000;
 
-/// Of noise, what is repeated: another length than that of pieces, so that no two are alike.
+/// The length of a block of noise. It differs from that of pieces, so that no two pieces are equal.
 const BLOCK_BYTES: usize = (1 << 20) + 4099;
 
 /// The contents of a file: one block, repeated.

@@ -1,7 +1,7 @@
 //! A hub for tests: its API, its files, and a second server that it sends clients to for large
-//! ones, with every fault that a test asks for.
+//! ones, with faults on request.
 //!
-//! It answers as the real one did where others wrote that down: `/api/models/ID/revision/REV`, the
+//! It answers like the real hub, as far as that is documented: `/api/models/ID/revision/REV`, the
 //! tree by pages with `Link`, `/ID/resolve/REV/FILE` with `X-Repo-Commit`, a redirect on the same
 //! host for small files and to another one with a signature for large ones.
 
@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 pub use files::{HostedContents, HubFile};
 
-/// Who may read a repository.
+/// The clients that may read a repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Every client.
@@ -70,7 +70,7 @@ pub enum HubFault {
     Slow(u64, Duration),
     /// The byte at this offset of the file is wrong.
     Flip(u64),
-    /// The whole file, whatever range is asked for.
+    /// Sends the whole file, regardless of the requested range.
     IgnoreRange,
     /// The total length in `Content-Range` is this one.
     Total(u64),
@@ -78,7 +78,7 @@ pub enum HubFault {
     Encoded,
 }
 
-/// Chooses the fault of a request, given how many requests for the same path came before.
+/// Chooses the fault of a request, given the number of earlier requests for the same path.
 type FaultHook = Box<dyn Fn(&ReceivedRequest, usize) -> HubFault + Send>;
 
 /// The state that the threads of a hub share.
@@ -90,7 +90,7 @@ struct HubState {
     page: Mutex<usize>,
     /// The only signature that the server of large files takes.
     signature: AtomicU64,
-    /// Of files, sent to anybody.
+    /// Bytes of files sent to all clients.
     n_bytes: AtomicU64,
     n_connections: AtomicU64,
     streams: Mutex<Vec<TcpStream>>,
@@ -151,8 +151,8 @@ impl HubServer {
         repo.commits.insert(commit.to_owned(), files.to_vec());
     }
 
-    /// What goes wrong: the hook is asked with each request for bytes of a file, and with how many
-    /// came for the same path before.
+    /// Sets the hook that returns the fault of each request for bytes of a file. It gets the number
+    /// of earlier requests for the same path.
     pub fn faults(&self, hook: impl Fn(&ReceivedRequest, usize) -> HubFault + Send + 'static) {
         *self.state.hook.lock().unwrap() = Box::new(hook);
     }
@@ -162,7 +162,7 @@ impl HubServer {
         *self.state.page.lock().unwrap() = n_entries;
     }
 
-    /// Addresses that were given out so far are worth nothing any more.
+    /// Makes all addresses expire that were returned so far.
     pub fn expire(&self) {
         self.state.signature.fetch_add(1, Ordering::SeqCst);
     }
@@ -306,7 +306,7 @@ impl HubConnection<'_> {
             Access::Private(token) if request.token.as_deref() != Some(token) => {
                 return self.refuse(request, 401, "RepoNotFound", "Invalid username or password.");
             }
-            // The hub tells of a gated repository, and keeps its files.
+            // The hub describes a gated repository, but does not send its files.
             Access::Gated(token) if request.token.as_deref() != Some(token) && split.is_none() => {
                 let status = if request.token.is_some() { 403 } else { 401 };
                 return self.refuse(request, status, "GatedRepo", "Access is restricted.");

@@ -45,10 +45,10 @@ pub(super) const MAKERS: &[CaseMaker] = &[
     },
     CaseMaker {
         op: "attention",
-        what: "behind norms and ropes",
+        what: "after norms and ropes",
         n_cases: 8,
         error_source: ErrorSource::Chain,
-        make: behind_norms,
+        make: after_norms,
     },
     CaseMaker {
         op: "mla_attention",
@@ -174,7 +174,7 @@ fn wide_heads(seed: u64) -> OpCase {
 }
 
 /// As in a layer: heads are normed, then turned in part, then attended to.
-fn behind_norms(seed: u64) -> OpCase {
+fn after_norms(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
     let rng = &mut builder.rng;
     let n_kv_heads = rng.between(1, 3);

@@ -1,8 +1,8 @@
 //! One case of the suite: weights, plans, and sessions whose rows are fed step by step.
 //!
-//! Values reach buffers as in every model, through tables of embeddings: each token of a case
-//! stands for one row of inputs. Output buffers are filled too, so that columns which an op must
-//! not touch are compared as well.
+//! Values reach buffers as in every model, through tables of embeddings: each token of a case is
+//! one row of inputs. Output buffers are filled too, so that columns which an op must not touch are
+//! compared as well.
 
 use std::sync::Arc;
 
@@ -32,11 +32,11 @@ pub(crate) struct OpCase {
     pub(crate) first_position: usize,
     pub(crate) mixer: Plan,
     pub(crate) experts: Option<CaseExperts>,
-    /// Over the rows whose logits are wanted.
+    /// The ops over the rows whose logits are requested.
     pub(crate) tail: Option<Plan>,
     /// Compared, a row per token.
     pub(crate) outputs: Vec<BufferId>,
-    /// Compared, a row per wanted token.
+    /// Compared, a row per token whose logits are requested.
     pub(crate) tail_outputs: Vec<BufferId>,
 }
 
@@ -60,7 +60,7 @@ impl OpCase {
 #[derive(Debug)]
 pub(crate) struct CaseExperts {
     pub(crate) ffn: Plan,
-    /// Up and down, where these are run instead, and the rows of gate and up.
+    /// The plans for up and down, if these are run instead, and the rows of gate and up.
     pub(crate) halves: Option<([Plan; 2], usize)>,
     pub(crate) combine: Plan,
     pub(crate) records: Vec<ExpertRecord>,
@@ -156,7 +156,7 @@ impl CaseBuilder {
         Self::with_sessions(rng, &lengths)
     }
 
-    /// Sessions of these many tokens.
+    /// Begins a case with sessions of these numbers of tokens.
     pub(crate) fn with_sessions(rng: Rng, lengths: &[usize]) -> Self {
         let mut sessions: Vec<CaseSession> = Vec::new();
         let mut first_token = 0;
@@ -193,7 +193,7 @@ impl CaseBuilder {
         moeflux::provider::ids::LayerIdx(1)
     }
 
-    /// A buffer of normal values, or of what `value` makes.
+    /// Adds a buffer of normal values, or of values that `value` creates.
     pub(crate) fn input_of(
         &mut self,
         name: &'static str,
@@ -238,7 +238,7 @@ impl CaseBuilder {
         self.output_heads(name, (1, n_cols))
     }
 
-    /// Lets a buffer be compared.
+    /// Marks a buffer for comparison.
     pub(crate) fn compare(&mut self, heads: Heads) -> Heads {
         self.outputs.push(heads.buffer);
         heads
@@ -294,7 +294,7 @@ impl CaseBuilder {
         }
     }
 
-    /// A case that runs `ops` over the rows whose logits are wanted.
+    /// Returns a case that runs `ops` over the rows whose logits are requested.
     pub(crate) fn finish_tail(self, ops: Vec<Op>) -> OpCase {
         OpCase { tail: Some(Plan::over(RowSet::Outputs, ops)), ..self.finish(Vec::new()) }
     }

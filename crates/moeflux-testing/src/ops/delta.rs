@@ -95,19 +95,19 @@ pub(super) const MAKERS: &[CaseMaker] = &[
     },
     CaseMaker {
         op: "gated_delta",
-        what: "behind its projections",
+        what: "after its projections",
         n_cases: 6,
         error_source: ErrorSource::Chain,
-        make: |seed| behind_projections(CaseBuilder::new(seed), shape),
+        make: |seed| after_projections(CaseBuilder::new(seed), shape),
     },
     CaseMaker {
         op: "gated_delta",
-        what: "behind its projections, as wide as in models",
+        what: "after its projections, as wide as in models",
         n_cases: 1,
         error_source: ErrorSource::Chain,
         make: |seed| {
             let builder = CaseBuilder::with_sessions(Rng::new(seed), &[7, 2]);
-            behind_projections(builder, |_| (2, 4, 128, 128))
+            after_projections(builder, |_| (2, 4, 128, 128))
         },
     },
 ];
@@ -171,7 +171,7 @@ fn gated_delta(
 }
 
 /// A layer from its normed inputs on: convolution and projections of one input.
-fn behind_projections(mut builder: CaseBuilder, shape: DeltaShapeFn) -> OpCase {
+fn after_projections(mut builder: CaseBuilder, shape: DeltaShapeFn) -> OpCase {
     let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
     let [key_cols, value_cols] = [n_key_heads * key_dim, n_heads * value_dim];
     let conv_cols = 2 * key_cols + value_cols;
@@ -203,7 +203,7 @@ fn whole_layer(mut builder: CaseBuilder, shape: DeltaShapeFn) -> OpCase {
     builder.finish(ops)
 }
 
-/// The ops of a layer after its projections: what the convolution takes, then the gates.
+/// The ops of a layer after its projections: the input of the convolution, then the gates.
 fn layer_of(
     builder: &mut CaseBuilder,
     (n_key_heads, n_heads, key_dim, value_dim): (usize, usize, usize, usize),

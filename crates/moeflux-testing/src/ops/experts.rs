@@ -136,7 +136,7 @@ pub(super) fn experts_of(
     let kind = RouterKind::Softmax { renormalise: true };
     let route = Op::Route(Route { logits, kind, top_k, purpose: Purpose::Compute });
     let x = builder.heads("x", (1, hidden));
-    // What stands here between the two ops is the backend's own affair.
+    // The contents of this buffer between the two ops are private to the backend.
     let sum = builder.heads("sum", (1, hidden));
     let limit = builder.rng.pick(&[None, Some(0.7)]);
     let biases = builder.rng.coin().then(|| {

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_as_many_kinds_as_cases_ask_for() {
+    fn the_number_of_kinds_is_that_of_the_cases() {
         assert_eq!(u64::try_from(all_kinds().len()), Ok(N_KINDS));
     }
 }

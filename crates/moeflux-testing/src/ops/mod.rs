@@ -1,9 +1,10 @@
 //! The differential suite: every op, on every backend, against the reference.
 //!
 //! A case is a function of its maker and a seed: weights, shapes, sessions with a history. Every
-//! backend must agree with the reference within a stated error, with itself exactly however the
-//! tokens are cut into steps and whichever kernels it takes, and must not remember what it should
-//! not. An [`OpSuite`] names the backends under test; `test_ops!` makes its tests.
+//! backend must agree with the reference within a stated error. Its own results must be identical
+//! for every division of the tokens into steps and all of its kernels, and must not depend on
+//! earlier steps of other sessions. An [`OpSuite`] names the backends under test; `test_ops!` makes
+//! its tests.
 
 mod case;
 mod attention;
@@ -42,7 +43,7 @@ pub const REFERENCE: BackendUnderTest = BackendUnderTest {
     steps_of_one_in: 1,
 };
 
-/// A backend and what is asked of it.
+/// A backend and the requirements on it.
 #[derive(Clone, Copy, Debug)]
 pub struct BackendUnderTest {
     /// Its name in messages.
@@ -57,7 +58,7 @@ pub struct BackendUnderTest {
     pub is_exact: bool,
     /// Whether it takes kernels of the CPU, all of which must give the same.
     pub has_tables: bool,
-    /// Which cases it is asked to run.
+    /// The cases that it must run.
     pub covers: fn(&CaseMaker) -> bool,
     /// One of this number of cases is also run in other steps, saved, restored and reset: a case
     /// takes seconds on a driver that computes in software.
@@ -104,7 +105,7 @@ fn limit_of_f32(error_source: ErrorSource) -> f64 {
 pub struct CaseMaker {
     /// The op under test, as [`moeflux::provider::ops::Op::name`] calls it.
     pub op: &'static str,
-    /// What is special about the cases.
+    /// The special property of the cases.
     pub what: &'static str,
     n_cases: u64,
     error_source: ErrorSource,
@@ -291,7 +292,7 @@ impl BackendUnderTest {
         CaseRun::whole(case, self.backend(case).as_mut(), schedule)
     }
 
-    /// Steps do not change values, nor does a session that was there before.
+    /// Checks that neither the division into steps nor an earlier session changes values.
     fn check_steps(&self, id: CaseId, case: &OpCase, expected: &CaseOutcome) {
         let one_by_one = self.run(case, Schedule::OneByOne);
         self.check_same(id, "one by one", &one_by_one, expected);
@@ -302,7 +303,8 @@ impl BackendUnderTest {
         }
     }
 
-    /// A session is fresh after a reset, and what was saved of it continues in another one.
+    /// Checks that a session is as new after a reset, and that its saved state continues in another
+    /// session.
     fn check_state(&self, id: CaseId, case: &OpCase, expected: &CaseOutcome) {
         let mut device = self.backend(case);
         let mut run = CaseRun::new(case, device.as_mut());
@@ -440,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn the_measure_sees_what_differs() {
+    fn the_measure_detects_differences() {
         let error = |values: &[f32], expected: &[f32]| nmse(values.iter(), expected.iter());
         let same = error(&[1.0, f32::INFINITY, f32::NAN], &[1.0, f32::INFINITY, f32::NAN]);
         assert!(same <= 0.0, "equal values differ by {same}");

@@ -1,4 +1,4 @@
-//! Runs a case on a backend, cut into steps in one way or another, and compares what came out.
+//! Runs a case on a backend, with the tokens divided into steps, and compares the results.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -137,7 +137,7 @@ impl<'a> CaseRun<'a> {
         self.backend.states_mut().commit_state(state);
     }
 
-    /// Lets a session begin anew without giving its room back.
+    /// Resets the sessions without freeing their memory.
     pub(crate) fn reset(&mut self) {
         for &state in &self.states {
             self.backend.states_mut().reset_state(state);
@@ -225,7 +225,7 @@ impl<'a> CaseRun<'a> {
         }
     }
 
-    /// Computes what is only wanted of some rows.
+    /// Computes the ops over the rows whose logits are requested.
     fn run_tail(&mut self, (batch, wanted): (&Batch<'_>, &[usize]), tokens: &[usize]) {
         let Some(tail) = &self.case.tail else { return };
         for outputs in wanted.chunks(N_OUTPUTS_MAX) {
@@ -319,7 +319,7 @@ impl<'a> CaseRun<'a> {
     }
 }
 
-/// Whether a token's logits are wanted: about two of three are.
+/// Returns whether a token's logits are requested: those of about two of three are.
 fn is_wanted(token: usize) -> bool {
     token % 3 != 1
 }
@@ -361,8 +361,8 @@ fn random_steps(lengths: &[usize], rng: &mut Rng) -> Vec<Vec<SessionTokens>> {
     steps
 }
 
-/// The squared difference over the square of what was expected. Infinite where one side is not
-/// finite and the other is not the same.
+/// Returns the squared difference divided by the square of the expected values; infinite if one
+/// side is not finite and the other differs.
 pub(crate) fn nmse<'a>(
     values: impl Iterator<Item = &'a f32>,
     expected: impl Iterator<Item = &'a f32>,

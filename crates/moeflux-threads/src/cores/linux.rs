@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_said_makes_no_difference() {
+    fn missing_descriptions_change_nothing() {
         let plain = Devices::new("plain", "0-3");
         plain.check("0-3", Some(4));
         plain.check("1,3", Some(2));

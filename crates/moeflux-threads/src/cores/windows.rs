@@ -53,8 +53,8 @@ fn cores(list: &[u8]) -> Vec<Core> {
         let (group, mask) = (u16::from_le_bytes(group), u64::from_le_bytes(mask));
         cores.push(Core { class, group, mask });
         let next = usize::try_from(n_bytes).ok().filter(|it| *it > 0);
-        let Some(behind) = next.and_then(|it| rest.get(it..)) else { break };
-        rest = behind;
+        let Some(after) = next.and_then(|it| rest.get(it..)) else { break };
+        rest = after;
     }
     cores
 }

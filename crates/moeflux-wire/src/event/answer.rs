@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_token_at_the_end_is_listed_behind_a_text_alone() {
+    fn the_end_token_is_listed_unless_a_call_ends_the_answer() {
         let token = TokenText { token: TokenId(9), text: String::new(), bytes: Vec::new() };
         let score = TokenLogprob { token, logprob: Some(-1.0), top: Vec::new() };
         let ended = |text: &str, rest: &str| {
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_of_headers_are_no_tokens_of_the_text() {
+    fn tokens_of_headers_are_not_tokens_of_the_text() {
         let check = |texts: &[&str], expected: (&[&str], usize, usize)| {
             let harmony = ThoughtFormat::all().find(|it| it.title == "harmony").unwrap();
             check_read(AnswerReader::new(AnswerStart::Open, harmony), texts, "", expected);

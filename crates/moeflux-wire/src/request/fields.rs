@@ -2,7 +2,7 @@
 //!
 //! A field that is null counts as absent, as it does for every client. Fields that are not taken
 //! are reported as ignored. **Invariant:** a value of the wrong type or out of range gives a
-//! [`Failure`] that names its path and the expected value. Independent of dialects.
+//! [`Failure`] that names its path and the expected value. This module is independent of dialects.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

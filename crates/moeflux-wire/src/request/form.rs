@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_form_is_refused_by_name() {
+    fn invalid_forms_are_refused_by_name() {
         refused(json!({"response_format": {"type": "xml"}}), "`response_format.type`: `xml` is");
         refused(json!({"response_format": {}}), "`response_format.type`: is missing");
         let bare = json!({"type": "json_schema"});
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn colons_in_lark_are_no_gbnf() {
+    fn lark_with_colons_is_not_taken_for_gbnf() {
         for lark in ["start: \"::=\"", "a: /x/ // b ::= c", "%import common.INT\nstart: INT"] {
             assert!(!is_gbnf(lark), "{lark}");
         }

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_servers_are_refused_where_they_are_asked_for() {
+    fn tools_that_run_on_servers_are_refused() {
         let refused = |tool: Json| {
             let mut fields = Fields::of(String::new(), json!({"tools": [tool]})).unwrap();
             of_messages(&mut fields, &mut Ignored::default()).unwrap_err().message

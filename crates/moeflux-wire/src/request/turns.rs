@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_assistant_does_in_a_row_is_one_turn() {
+    fn consecutive_parts_of_the_assistant_are_one_turn() {
         let mut turns = Turns::default();
         turns.system(String::new());
         turns.thought("A".into());
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_behind_a_question_are_told_before_it() {
+    fn instructions_after_a_question_are_moved_before_it() {
         let mut turns = Turns::default();
         turns.user(Some("Q".into()));
         turns.note("N".into());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_last_text_goes_on_unless_told_otherwise() {
+    fn a_final_assistant_text_is_continued_by_default() {
         let ending = |fill: fn(&mut Turns), continues| {
             let mut turns = Turns::default();
             fill(&mut turns);

@@ -1,6 +1,6 @@
 //! Events to bytes, against files that `tools/check/wire.py` shows to the clients' own decoders.
 //!
-//! After an intended change, copy what a failing test has written over the file it names, and let
+//! After an intended change, copy the output of a failing test over the file that it names, and let
 //! the clients read it.
 
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use moeflux_wire::{Failure, Request, chat, completions, messages, responses, tokens};
 
-/// What a body asks for at a path.
+/// Parses a body as the request of a path.
 pub(crate) fn parse(path: &str, body: &[u8]) -> Result<Option<Request>, Failure> {
     let request = match path {
         "chat_completions" => chat::parse(body)?.0,

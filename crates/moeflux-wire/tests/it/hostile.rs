@@ -69,10 +69,10 @@ fn values() -> Vec<Json> {
 
 /// Whether a failure names the place that was changed, something in it, or something around it.
 fn is_near(field: &str, place: &str) -> bool {
-    // What an object is says which other fields it has.
+    // The type or role of an object determines its other fields.
     let place = place.strip_suffix("type").or(place.strip_suffix("role")).unwrap_or(place);
-    // One is asked for together with another field, one is told apart by its first element, and one
-    // has the names of tools.
+    // The first requires another field, the second is identified by its first element, and the
+    // third contains the names of tools.
     let is_far =
         field == "top_logprobs" || field.starts_with("prompt[") || field.starts_with("tool_choice");
     place.starts_with(field) || field.starts_with(place) || is_far
@@ -105,7 +105,7 @@ fn any_value_in_any_field_is_read_or_refused_by_name() {
 }
 
 #[test]
-fn bodies_that_are_no_request_are_refused() {
+fn bodies_that_are_not_requests_are_refused() {
     let deep = |open: &str, close: &str| format!("{}1{}", open.repeat(5_000), close.repeat(5_000));
     let long_key = format!(r#"{{"{}": 1}}"#, "k".repeat(100_000));
     let bodies = [

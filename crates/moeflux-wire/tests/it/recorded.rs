@@ -1,7 +1,7 @@
 //! Requests as clients sent them (`tools/check/wire.py record`; Codex, `llm` and the SDK for Node
-//! by hand, with long texts cut), against what is made of them.
+//! by hand, with long texts cut), against the expected results.
 //!
-//! After an intended change, copy what a failing test has written over the file it names.
+//! After an intended change, copy the output of a failing test over the file that it names.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! What is not supported, in each dialect, by the name of the field and in the dialect's shape.
+//! Unsupported fields of each dialect: errors name the field, in the dialect's shape.
 
 use moeflux_wire::{Failure, FailureKind, messages};
 use serde_json::{Value as Json, json};
@@ -218,7 +218,7 @@ fn messages_of_anthropic() {
         (block(result), "`messages[0].content[0].content[0].type`: `image` is not supported"),
     ];
     check("messages", &basis, &cases);
-    // Alone among the refusals, it tells the SDK to send the whole history.
+    // This is the only refusal that makes the SDK send the whole history.
     let body = json!({"max_tokens": 9, "messages": [], "thread": {"type": "create"}});
     let failure = messages::parse(body.to_string().as_bytes()).unwrap_err();
     assert_eq!(failure.kind, FailureKind::Threads);

@@ -1,4 +1,4 @@
-//! What requests bind an answer to, in each dialect; and what comes back of calls.
+//! Constraints on an answer in the requests of each dialect, and the returned calls.
 
 use moeflux_chat::{AnswerForm, AnswerRules, Call, ToolChoice, Turn};
 use moeflux_wire::{Prompt, Request};

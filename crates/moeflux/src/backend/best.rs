@@ -40,13 +40,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_equals_the_one_further_left_comes_first() {
+    fn of_equal_values_the_first_wins() {
         let values = [1.0, 3.0, -0.0, 3.0, f32::NEG_INFINITY, 0.0];
         assert_eq!(best_of(&values, 4), [3.0, 3.0, 1.0, 0.0, 1.0, 3.0, 0.0, 2.0]);
     }
 
     #[test]
-    fn what_is_not_a_number_comes_first() {
+    fn nan_comes_first() {
         let found = best_of(&[1.0, f32::INFINITY, -f32::NAN], 2);
         assert!(found[0].is_nan() && found[2..] == [2.0, 1.0], "{found:?}");
     }

@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** memory is allocated in pages of [`PAGE_POSITIONS`] positions, which forks share
 //! until one of them writes. Values are rounded once, when put; they are read back and saved as
-//! stored. No block that attention reads spans two pages. Independent of layers and sessions.
+//! stored. No block that attention reads spans two pages. This module is independent of layers and
+//! sessions.
 
 use std::ops::Range;
 use std::sync::Arc;

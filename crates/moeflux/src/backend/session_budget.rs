@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_dropped_can_be_booked_again() {
+    fn dropped_bookings_free_their_bytes() {
         let budget = Arc::<SessionBudget>::default();
         let book = |n_bytes| budget.book(n_bytes, &|| "a session".to_owned());
         let first = book(1 << 60).unwrap();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_sessions_have_is_not_there() {
+    fn slots_of_sessions_are_not_available() {
         // 2 x 143 + 1 more, of the 57 slots that are left.
         assert_eq!(prompt_steps(101, 3), Some(PromptSteps { n_rows: 101, n_slots_lent: 1 }));
         assert_eq!(prompt_steps(101, 50), None);

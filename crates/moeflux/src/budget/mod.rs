@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_says_nothing_streams_what_it_cannot_have() {
+    fn without_figures_of_the_system_a_large_model_is_streamed() {
         let gib = 1 << 30;
         // A model of 120 GB on a machine of 8 GB that reports no free memory.
         let needs = FixedNeeds { resident_bytes: 2 * gib, ..NEEDS };
@@ -277,7 +277,7 @@ mod tests {
         let Placement::Streaming { n_slots } = placement else { panic!("{placement:?}") };
         assert!(needs.bytes() + shape.bytes(n_slots) <= UNSAID_BYTES);
         assert_eq!(n_slots, 255);
-        // A model that does not fit is refused with what it needs.
+        // A model that does not fit is refused with its needs.
         let needs = FixedNeeds { resident_bytes: 5 * gib, ..NEEDS };
         assert!(matches!(place(&needs, &experts, limit_bytes), Err(Error::NoRoom { .. })));
     }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_have_the_room_of_what_the_device_has() {
+    fn slots_get_the_room_of_experts_on_the_device() {
         let placed =
             |host_budget| place_beside_device(&NEEDS, &EXPERTS, (760, host_budget)).unwrap();
         let streaming = |n_slots| Placement::Streaming { n_slots };
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_left_where_nobody_said_how_much() {
+    fn an_automatic_limit_leaves_room_for_other_programs() {
         let gib = 1 << 30;
         assert_eq!(limit(Budget::Auto, 5, Some(32 * gib)), 5 + 30 * gib);
         assert_eq!(limit(Budget::Auto, 5, Some(gib)), 5 + 3 * gib / 4);

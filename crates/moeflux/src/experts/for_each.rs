@@ -144,8 +144,8 @@ fn push_record<'a>(
     let (mut rest, mut skipped) = (record, 0);
     for part in &bank.parts {
         let (_, from_part) = rest.split_at_mut(part.record_at - skipped);
-        let (target, behind) = from_part.split_at_mut(part.len_bytes);
-        (rest, skipped) = (behind, part.record_at + part.len_bytes);
+        let (target, after) = from_part.split_at_mut(part.len_bytes);
+        (rest, skipped) = (after, part.record_at + part.len_bytes);
         let extent = part.extent(expert);
         let finite_check = match part.role.finite() {
             None => FiniteCheck::Nothing,

@@ -198,7 +198,7 @@ fn fused_experts_have_gate_rows_first() {
 }
 
 #[test]
-fn only_what_was_asked_for_comes_and_once() {
+fn only_requested_experts_arrive_each_once() {
     let tensors = each(|tensors, base, n_rows, n_cols| {
         tensors.add(&format!("{base}.weight"), "BF16", &[n_rows, n_cols]);
     });
@@ -251,7 +251,7 @@ fn a_scale_that_is_not_finite_is_named_with_its_place() {
 }
 
 #[test]
-fn who_keeps_experts_may_stop_at_any_of_them() {
+fn keeping_experts_can_stop_at_any_of_them() {
     let tensors = each(|tensors, base, n_rows, n_cols| {
         tensors.add(&format!("{base}.weight"), "BF16", &[n_rows, n_cols]);
     });

@@ -79,13 +79,13 @@ pub(super) fn moe_plan(
     let (layer, limit) = (builder.layer, spec.activation.limit());
     let experts = ExpertFfn { layer, x: builder.normed, sum, limit, biases };
     let combine = Combine { sum, shared, shared_gate, residual, out };
-    let behind = [Op::ExpertFfn(experts), Op::Combine(combine)];
+    let after = [Op::ExpertFfn(experts), Op::Combine(combine)];
     let router = &mixer[first_of_router..];
     Ok(MoePlan {
-        whole: Plan::new([mixer, &shared_ops, &behind].concat()),
+        whole: Plan::new([mixer, &shared_ops, &after].concat()),
         shared: Plan::new(shared_ops),
-        experts: Plan::new(behind[..1].to_vec()),
-        combine: Plan::new(behind[1..].to_vec()),
+        experts: Plan::new(after[..1].to_vec()),
+        combine: Plan::new(after[1..].to_vec()),
         guess: Plan::new(
             router.iter().map(|op| guessing(op, (builder.normed, sum), spec)).collect(),
         ),

@@ -1,6 +1,7 @@
 //! Context for building the blocks of a layer: the sources of their tensors and buffers.
 //!
-//! **Invariant:** tensor names belong to one layer. Independent of the kinds of blocks.
+//! **Invariant:** tensor names belong to one layer. This module is independent of the kinds of
+//! blocks.
 
 use crate::error::Result;
 use crate::ids::LayerIdx;

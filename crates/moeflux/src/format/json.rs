@@ -84,8 +84,8 @@ fn with_texts(json: &str) -> Cow<'_, str> {
 /// word does not match.
 fn word_at(text: &str) -> Option<&'static str> {
     let word = WORDS.into_iter().find(|word| text.starts_with(word))?;
-    let behind = text.get(word.len()..)?.trim_start_matches([' ', '\t', '\r', '\n']);
-    matches!(behind.chars().next(), None | Some(',' | ']' | '}')).then_some(word)
+    let after = text.get(word.len()..)?.trim_start_matches([' ', '\t', '\r', '\n']);
+    matches!(after.chars().next(), None | Some(',' | ']' | '}')).then_some(word)
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_python_stand_for_numbers() {
+    fn python_words_are_read_as_numbers() {
         let (nan, more, less) = (Some("NaN"), Some("Infinity"), Some("-Infinity"));
         check_words("[NaN, Infinity,-Infinity ]", &[nan, more, less]);
         check_words("[NaN\n\t, 1]", &[nan, None]);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_python_does_not_read_either_is_refused() {
+    fn json_that_python_refuses_is_refused() {
         for json in [
             "{NaN: 1}",
             "[+Infinity]",
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_was_read() {
+    fn json_is_written_as_it_was_read() {
         let json = "{\n  \"a\": [\n    NaN,\n    -Infinity\n  ],\n  \"b\": \"NaN\"\n}\n";
         assert_eq!(write_json(&parse_json(json.as_bytes()).unwrap()), json);
     }

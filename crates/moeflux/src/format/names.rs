@@ -42,14 +42,14 @@ pub(crate) fn canonical_name(name: &str) -> Cow<'_, str> {
 }
 
 fn with_part(name: &str, part: &str, own: &str) -> Option<String> {
-    let (before, behind) = name.split_once(part)?;
-    let is_whole = part.ends_with('.') || behind.is_empty();
-    is_whole.then(|| format!("{before}{own}{behind}"))
+    let (before, after) = name.split_once(part)?;
+    let is_whole = part.ends_with('.') || after.is_empty();
+    is_whole.then(|| format!("{before}{own}{after}"))
 }
 
 fn with_matrix(name: &str) -> Option<String> {
-    let (before, behind) = name.split_once(".mlp.experts.")?;
-    let (expert, matrix) = behind.split_once('.')?;
+    let (before, after) = name.split_once(".mlp.experts.")?;
+    let (expert, matrix) = after.split_once('.')?;
     let (part, own) = OF_EXPERT.iter().find(|(part, _)| matrix.starts_with(part))?;
     let rest = matrix.strip_prefix(part)?;
     Some(format!("{before}.mlp.experts.{expert}.{own}{rest}"))

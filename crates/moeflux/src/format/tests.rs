@@ -446,7 +446,7 @@ fn numbers_that_are_not_finite_are_read_and_refused_by_name_where_they_count() {
     let config = RawConfig::parse(Path::new("c"), text).unwrap();
     let root = config.root();
     assert_eq!(root.str_opt("model_type").unwrap(), Some("m"));
-    let said = [
+    let lines = [
         root.f64_opt("eps").map(|_| ()),
         root.usize_opt("n").map(|_| ()),
         root.str_opt("eps").map(|_| ()),
@@ -455,7 +455,7 @@ fn numbers_that_are_not_finite_are_read_and_refused_by_name_where_they_count() {
         root.usize_list_opt("limit").map(|_| ()),
         root.str_list_opt("limit").map(|_| ()),
     ];
-    let said = said.map(|it| it.unwrap_err().to_string());
+    let lines = lines.map(|it| it.unwrap_err().to_string());
     let expected = [
         "c: `eps` is NaN; expected a number",
         "c: `n` is -Infinity; expected a non-negative integer",
@@ -465,11 +465,11 @@ fn numbers_that_are_not_finite_are_read_and_refused_by_name_where_they_count() {
         "c: `limit` is a list of 2; expected a list of non-negative integers",
         "c: `limit` is a list of 2; expected a list of strings",
     ];
-    assert_eq!(said, expected);
+    assert_eq!(lines, expected);
 }
 
 #[test]
-fn configs_that_are_no_objects_are_refused() {
+fn configs_that_are_not_objects_are_refused() {
     let deep = "[".repeat(1000);
     for (text, expected) in [
         ("", "is not JSON: EOF"),

@@ -1,4 +1,5 @@
-//! A rank other than the first: it repeats on its device what rank 0 does on its own.
+//! The loop of a rank other than the first: it carries out the commands of rank 0 on its own
+//! device.
 //!
 //! **Invariant:** this rank takes part in every exchange of rank 0, and reports its own errors
 //! there.
@@ -14,12 +15,12 @@ use crate::ranks::{OwnedBatch, RankCommand};
 ///
 /// # Errors
 ///
-/// [`Error::Rank`] if the ranks cannot go on together; [`Error::Machine`] if a command is
+/// [`Error::Rank`] if the ranks cannot continue together; [`Error::Machine`] if a command is
 /// unreadable.
 ///
 /// # Panics
 ///
-/// If the device is not one of several.
+/// If the device belongs to no group of ranks.
 pub(crate) fn follow(model: &LoadedModel, device: &mut DeviceContext) -> Result<()> {
     let group = device.group.clone().expect("one of several ranks");
     let mut states = HashMap::new();
@@ -122,7 +123,11 @@ fn run_layers(
         .try_for_each(|layer| run_next_layer(model, device, &batch, (LayerIdx(layer), end)))
 }
 
-/// Stores a session that was created on all ranks; drops it if another rank failed.
+/// Stores the session that this rank created for `state`; drops it if another rank failed to.
+///
+/// # Errors
+///
+/// As [`agree`].
 fn keep(
     device: &mut DeviceContext,
     states: &mut HashMap<StateId, StateId>,
@@ -138,6 +143,7 @@ fn keep(
     agreed
 }
 
+/// Exchanges the results of all ranks. Returns an error if a rank failed.
 fn agree(device: &DeviceContext, done: Result<()>) -> Result<()> {
     let group = device.group.as_ref().expect("one of several ranks");
     group.link.lock().agree(done)

@@ -410,7 +410,7 @@ pub(crate) fn run_head(
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a whole number; what is none becomes one that the vocabulary has or has not"
+    reason = "a whole number; NaN becomes a token that is checked against the vocabulary"
 )]
 fn token_of(number: f32) -> TokenId {
     TokenId(number as u32)

@@ -358,8 +358,8 @@ impl<'a> Generation<'a> {
         let n_rows_max = session.n_answer_rows_max()?;
         let mut rest = tokens;
         while !rest.is_empty() {
-            let (run, behind) = rest.split_at(rest.len().min(n_rows_max));
-            rest = behind;
+            let (run, after) = rest.split_at(rest.len().min(n_rows_max));
+            rest = after;
             let wanted = if rest.is_empty() { Wanted::Last } else { Wanted::None };
             let feed = Feed::answer_run(session, run).wanting(wanted);
             let mut feeds = [feed.best(self.n_best_needed()).cancelled_by(self.cancel)];

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_longer_is_refused() {
+    fn truncated_and_longer_commands_are_refused() {
         for command in commands() {
             let bytes = command.to_bytes();
             for n_bytes in 0..bytes.len() {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_lies_allocates_nothing() {
+    fn a_false_count_allocates_nothing() {
         let mut bytes = RankCommand::Layers {
             first: LayerIdx(0),
             end: LayerIdx(1),

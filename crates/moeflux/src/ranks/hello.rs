@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_named() {
+    fn differences_are_named() {
         let hello = |model: &str| Hello {
             same: vec![("version", "1".to_owned()), ("model", model.to_owned())],
             least: vec![3, 4],

@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn who_differs_from_most_is_named() {
+    fn the_rank_that_differs_from_most_is_named() {
         let odd = |hashes: &[u64]| {
             let headers: Vec<MessageHeader> = hashes.iter().map(|it| header(*it)).collect();
             outlier(&headers, |it| it.hash)

@@ -138,7 +138,7 @@ impl LocalRanks {
         Error::Rank { rank, host: self.topology.hosts[rank].clone(), problem }
     }
 
-    /// Waits until this rank has received what it waits for, or has timed out.
+    /// Waits until this rank has received the expected message, or has timed out.
     fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, NetworkState>,

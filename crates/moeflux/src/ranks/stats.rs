@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_what_was_counted() {
+    fn quantiles_are_those_of_the_counted_times() {
         let mut stats = LinkStats::of(2);
         (0..99).for_each(|_| stats.count(Duration::from_micros(3), 10));
         let before = stats.clone();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_least_is_waited_for() {
+    fn the_rank_that_waits_least_is_the_one_awaited() {
         let mut stats = LinkStats::of(3);
         stats.count_waits([(110, 1), (10, 500), (210, 2)].into_iter());
         stats.count_waits([(20, 0), (20, 0), (20, 0)].into_iter());

@@ -1,7 +1,7 @@
 //! The sampler's parameters and their ranges.
 //!
 //! **Invariant:** with a config that passed `validate`, no later step divides by zero, yields NaN,
-//! or loops for long. Independent of vocabulary and model.
+//! or loops for long. This module is independent of vocabulary and model.
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;

@@ -1,7 +1,8 @@
-//! Computes natural log-probabilities of the model's own logits.
+//! Computes natural log-probabilities from the model's own logits.
 //!
 //! **Invariant:** `top` is sorted best first, equal ones by ascending id. Sums are f64 in the order
-//! of ids. Independent of bias, penalties and filters, which express the caller's preferences.
+//! of ids. This module is independent of bias, penalties and filters, which express the caller's
+//! preferences.
 
 use crate::ids::TokenId;
 use crate::sample::candidates::{CandidateScratch, Candidates, index};
@@ -14,13 +15,13 @@ pub(super) struct LogProbabilities {
 }
 
 impl LogProbabilities {
-    /// Returns the best tokens of the last `take`.
+    /// Returns the best tokens of the last [`Self::compute`], with their log-probabilities.
     pub(super) fn top(&self) -> &[(TokenId, f32)] {
         &self.top
     }
 
     /// Stores the `n_top` best tokens and returns the log-probability of `token`.
-    pub(super) fn take(&mut self, logits: &[f32], token: TokenId, n_top: usize) -> f32 {
+    pub(super) fn compute(&mut self, logits: &[f32], token: TokenId, n_top: usize) -> f32 {
         let mut ranked = Candidates::of(&mut self.scratch, logits, 1.0);
         let best = f64::from(ranked.best_logit());
         let log_total = libm::log(ranked.total_weight());

@@ -10,7 +10,7 @@
 //! 6. **draw** takes one number from the seeded generator, whatever the filters kept.
 //!
 //! **Invariant:** the token depends only on logits, history, mask, config and the number of earlier
-//! draws. It is never a masked one. Independent of text.
+//! draws. It is never a masked one. This module is independent of text.
 
 mod config;
 mod defaults;
@@ -145,7 +145,7 @@ impl Scorer {
     pub fn score(&mut self, logits: &[f32], token: TokenId) -> Result<Choice<'_>> {
         check_logits(logits)?;
         check_token(logits, token)?;
-        let logprob = Some(self.logprobs.take(logits, token, self.n_top));
+        let logprob = Some(self.logprobs.compute(logits, token, self.n_top));
         Ok(Choice { token, logprob, top: self.logprobs.top() })
     }
 }
@@ -219,7 +219,8 @@ impl Sampler {
         let Some(token) = token else {
             return Err(nothing_left(logits));
         };
-        let logprob = self.config.n_logprobs.map(|n_top| self.logprobs.take(logits, token, n_top));
+        let logprob =
+            self.config.n_logprobs.map(|n_top| self.logprobs.compute(logits, token, n_top));
         Ok(Choice { token, logprob, top: self.logprobs.top() })
     }
 
@@ -245,7 +246,7 @@ impl Sampler {
         let Some(n_top) = self.config.n_logprobs else {
             return Ok(Choice { token, logprob: None, top: &[] });
         };
-        let logprob = Some(self.logprobs.take(logits, token, n_top));
+        let logprob = Some(self.logprobs.compute(logits, token, n_top));
         Ok(Choice { token, logprob, top: self.logprobs.top() })
     }
 

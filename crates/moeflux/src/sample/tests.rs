@@ -43,7 +43,7 @@ fn greedy_takes_the_lowest_id_of_equals() {
 }
 
 #[test]
-fn cuts_keep_what_a_hand_computes() {
+fn cuts_keep_the_tokens_computed_by_hand() {
     // Probabilities 1/2, 1/4, 1/8, 1/8, in the order of ids 3, 0, 2, 1.
     let logits = [0.25_f32, 0.125, 0.125, 0.5].map(f32::ln);
     let warm = config(1.0);
@@ -293,7 +293,7 @@ fn best_of(logits: &[f32], n: usize) -> Vec<(TokenId, f32)> {
 
 #[test]
 #[expect(clippy::cast_possible_truncation, reason = "any logits will do")]
-fn the_best_are_enough_where_they_say_so() {
+fn the_best_logits_are_enough_where_claimed() {
     let mut random = SplitMix64::new(7);
     let cuts = [(1, 1.0, 0.0), (20, 0.95, 0.0), (64, 0.3, 0.1), (64, 1.0, 0.6)];
     let warm = cuts.map(|(top_k, top_p, min_p)| SamplerConfig {
@@ -322,7 +322,7 @@ fn the_best_are_enough_where_they_say_so() {
 }
 
 #[test]
-fn what_looks_at_all_logits_says_so() {
+fn settings_that_need_all_logits_are_recognised() {
     let needed = |config: SamplerConfig| Sampler::new(config, 9).unwrap().n_best_needed();
     assert_eq!(needed(config(0.0)), Some(1));
     assert_eq!(needed(SamplerConfig { top_k: 5, ..config(1.0) }), Some(5));

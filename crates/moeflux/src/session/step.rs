@@ -300,7 +300,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         if begin == end {
             return Ok(false);
         }
-        assert_eq!(self.n_layers_done, model.plan.layers.len(), "logits come behind all layers");
+        assert_eq!(self.n_layers_done, model.plan.layers.len(), "logits come after all layers");
         let (batch, n_best) = self.step_rows.batch_of(begin..end);
         if let Err(error) = run_head(model, device, &batch, n_best, &mut output.logits) {
             output.logits.truncate(output.rows.len());

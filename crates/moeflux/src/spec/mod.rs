@@ -4,7 +4,7 @@
 //! translates the metadata of GGUF files into them.
 //!
 //! **Invariant:** every existing [`ModelSpec`] was checked, so later code need not test whether a
-//! number of heads is zero or divides another. Knows nothing of files or tensor names.
+//! number of heads is zero or divides another. This module knows nothing of files or tensor names.
 
 mod rope;
 mod config;

@@ -4,8 +4,8 @@
 //! `TextStream` turns tokens into text that never ends inside a character. `StopStrings` holds back
 //! text that may become a stop string, and `EndTokens` lists the tokens that end an answer.
 //! `byte_tokenizer_json` creates a tokenizer for checkpoints without one. **Invariant:** any token
-//! sequence and any text is accepted; an invalid value in a file is an error that names it. Knows
-//! no model, no sampler and no clock.
+//! sequence and any text is accepted; an invalid value in a file is an error that names it. This
+//! module knows no model, no sampler and no clock.
 
 mod files;
 mod limit;

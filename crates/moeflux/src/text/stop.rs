@@ -2,7 +2,8 @@
 //!
 //! **Invariant:** the result does not depend on the division of the text into pieces. The stop
 //! string that ends first counts, and of several that end at the same place the longest. Text that
-//! may become a stop string is held back, so that no part of one is output. Knows no tokens.
+//! may become a stop string is held back, so that no part of one is output. This module knows no
+//! tokens.
 
 use crate::error::{Error, Result};
 

@@ -150,7 +150,7 @@ fn published_pre_tokenizer_patterns_split_as_meant() {
 }
 
 #[test]
-fn a_long_run_of_one_character_is_no_trouble() {
+fn a_long_run_of_one_character_is_encoded() {
     let tokenizer = open(&merged(), 300);
     for text in [" ", "h", "\n", "!", "語"].map(|character| character.repeat(100_000)) {
         let tokens = tokenizer.encode(&format!("{text}x")).unwrap();
@@ -159,7 +159,7 @@ fn a_long_run_of_one_character_is_no_trouble() {
 }
 
 #[test]
-fn the_start_token_is_added_once_where_the_config_asks() {
+fn the_start_token_is_added_once_if_the_config_asks() {
     let folder = TokenizerFolder::new(300, &["<s>"]);
     folder.write("tokenizer_config.json", r#"{"bos_token": "<s>", "add_bos_token": true}"#);
     let tokenizer = Tokenizer::open(folder.path(), 300).unwrap();
@@ -187,7 +187,7 @@ fn tokens_that_only_the_config_lists_are_added() {
 }
 
 #[test]
-fn folders_that_cannot_be_used_say_why() {
+fn unusable_folders_are_refused_with_a_reason() {
     let folder = TokenizerFolder::new(300, &["<|im_end|>"]);
     assert_eq!(
         folder.refused(256).split(": ").skip(1).collect::<Vec<_>>().join(": "),

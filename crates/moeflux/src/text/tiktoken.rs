@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_one_line() {
+    fn errors_in_a_file_are_one_line() {
         let check = |text: &str, expected: &str| {
             let found = tokens(text.as_bytes()).and_then(|it| model(&it).map(drop));
             assert!(found.as_ref().unwrap_err().contains(expected), "{text}: {found:?}");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_say_what_merges_first() {
+    fn ranks_determine_the_order_of_merges() {
         let file = bytes() + &line(b"bc", 256) + &line(b"ab", 257) + &line(b"abc", 258);
         assert!(model(&tokens(file.as_bytes()).unwrap()).is_ok());
     }

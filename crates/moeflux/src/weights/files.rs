@@ -1,6 +1,7 @@
 //! The open files of a checkpoint, with progress and the checks that need bytes.
 //!
-//! **Invariant:** only files whose headers were read are read from. Knows extents, never shapes.
+//! **Invariant:** only files whose headers were read are read from. This module knows extents,
+//! never shapes.
 
 use std::ops::ControlFlow;
 use std::path::Path;

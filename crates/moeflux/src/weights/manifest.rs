@@ -1,7 +1,7 @@
 //! Which bytes of a checkpoint make up which matrix, vector and expert.
 //!
 //! **Invariant:** every extent has the length that its layout requires and lies inside its file as
-//! it was when the header was read. Knows places, never bytes.
+//! it was when the header was read. This module knows places, never bytes.
 
 use std::ops::Range;
 
@@ -333,7 +333,7 @@ pub struct KindCount {
     pub n_bytes: u64,
 }
 
-/// All that is bound, and what was skipped.
+/// All bound tensors, and the skipped ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
     /// Indexed by [`MatrixId`].

@@ -1,8 +1,8 @@
 //! Divides every routed expert among several machines: each has some rows of each matrix.
 //!
 //! Each output of a matrix is one product with a whole row, so a machine with some of the rows
-//! computes the same bits as one with all of them. **Invariant:** the parts of all ranks together
-//! are all rows, each once; a part is an ordinary matrix, with the scales of the whole.
+//! computes the same bits as one with all of them. **Invariant:** together, the parts of all ranks
+//! have each row exactly once; a part is an ordinary matrix, with the scales of the whole.
 
 use std::ops::Range;
 
@@ -54,9 +54,9 @@ impl Shares {
         self.weights.len()
     }
 
-    /// Returns the rows of a rank, of `n_rows`. They are cut at multiples of [`ROWS_AT_ONCE`] where
-    /// there are enough of those, and of `per_scale` rows that share a scale. Returns `None` if a
-    /// rank would have no rows.
+    /// Returns a rank's part of `n_rows` rows. Parts begin at multiples of `per_scale`, the number
+    /// of rows that share a scale, and also of [`ROWS_AT_ONCE`] if there are enough rows. Returns
+    /// `None` if a rank would have no rows.
     fn rows(&self, (n_rows, per_scale): (usize, usize), rank: usize) -> Option<Range<usize>> {
         let units = [per_scale.max(ROWS_AT_ONCE), per_scale];
         units.into_iter().find_map(|unit| {
@@ -67,8 +67,8 @@ impl Shares {
         })
     }
 
-    /// Returns the first row of a rank, in whole units; for the rank after the last, the number of
-    /// rows.
+    /// Returns the first row of a rank, a multiple of `unit`. For the rank after the last, returns
+    /// `n_rows`.
     fn cut(&self, n_rows: usize, unit: usize, rank: usize) -> usize {
         let sum = |weights: &[u32]| weights.iter().map(|it| u64::from(*it)).sum::<u64>();
         let (before, all) = (sum(&self.weights[..rank]), sum(&self.weights));
@@ -124,7 +124,7 @@ impl ExpertBank {
     ///
     /// # Panics
     ///
-    /// If the rows of the stored matrices are inputs.
+    /// If the matrices are stored transposed, with a row for each input.
     pub fn part_of(&self, shares: &Shares, rank: usize) -> Result<Self> {
         assert!(!self.is_input_first, "{}: rows that are inputs cannot be divided", self.name);
         let ExpertLayout { gate, up, down } = self.layout;
@@ -153,8 +153,8 @@ impl ExpertBank {
     }
 }
 
-/// Returns the rows that cannot be separated, because they share a scale. One scale for all rows is
-/// no obstacle.
+/// Returns the number of rows that share a scale and must stay together. Returns 1 if all rows
+/// share one: each part then has a copy of it.
 fn rows_per_scale(layout: MatrixLayout) -> usize {
     match layout.kind {
         MatrixKind::Fp8(fp8) if fp8.rows_per_scale() <= layout.n_rows => fp8.rows_per_scale(),
@@ -163,7 +163,7 @@ fn rows_per_scale(layout: MatrixLayout) -> usize {
 }
 
 impl BankPart {
-    /// Returns a byte range of this part, to be placed at `record_at`.
+    /// Returns a byte range of this part, with its place in the record, `record_at`.
     fn cut(&self, piece: Range<usize>, record_at: usize) -> Self {
         let skipped = piece.start as u64;
         let offsets = match &self.offsets {

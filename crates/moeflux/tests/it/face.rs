@@ -1,4 +1,4 @@
-//! What a program sees of the crate: handles that may move between threads, and the examples.
+//! The public face of the crate: handles that may move between threads, and the examples.
 
 use std::ops::ControlFlow;
 
@@ -55,7 +55,7 @@ fn a_constrained_answer_is_one_of_its_choices() {
     assert!(["yes\n", "no\n"].contains(&answer.as_str()), "{answer}");
 }
 
-/// Each answer is what it is alone, whatever happened to its conversation.
+/// Each answer is the same as alone, regardless of the history of its conversation.
 #[test]
 fn conversations_in_shared_steps_answer_as_alone() {
     let root = TempDir::new();

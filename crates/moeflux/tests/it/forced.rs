@@ -1,4 +1,4 @@
-//! Tokens that a mask forces: what comes of an answer that takes them at once.
+//! Answers that take the tokens forced by a mask at once.
 
 use std::ops::ControlFlow;
 
@@ -52,8 +52,8 @@ impl LogitMask for Runs {
     }
 }
 
-/// How an answer ended, its text, what was told of each token, and the logits after all of them
-/// where the session has room for these.
+/// The end of an answer, its text, the events of its tokens, and the logits after all of them if
+/// the session has room for these.
 #[derive(Debug, PartialEq)]
 struct Answer {
     finish: Finish,
@@ -96,7 +96,7 @@ fn answer(engine: &Engine, asked: Asked, sampling: &SamplerConfig, tells: bool) 
     let told = PROMPT.into_iter().chain(tokens.iter().map(|it| it.0)).collect::<Vec<_>>();
     let n_held = session.tokens().len();
     assert_eq!(session.tokens(), &told[..n_held]);
-    // Behind an end token nothing is left to be fed where forced tokens came one by one.
+    // If forced tokens came one by one, no token remains to be fed after an end token.
     let has_room = told.len() <= asked.context && asked.end.is_none();
     let logits = has_room.then(|| session.feed_last(&told[n_held..]).unwrap());
     Answer { finish: finish.unwrap(), text, tokens, logits }

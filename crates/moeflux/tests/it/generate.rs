@@ -1,4 +1,4 @@
-//! Answers: how they end, what is heard on the way, what the session holds afterwards.
+//! Answers: their ends, their events, and the tokens that the session holds afterwards.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,7 @@ struct Stage {
     tokenizer: Tokenizer,
 }
 
-/// What is asked of one answer.
+/// The settings of one answer.
 struct Asked<'a> {
     script: Option<&'a [u8]>,
     sampling: SamplerConfig,
@@ -86,7 +86,7 @@ impl Default for Asked<'_> {
     }
 }
 
-/// What came of it.
+/// The result of an answer.
 #[derive(Debug)]
 struct Heard {
     finish: Finish,
@@ -111,7 +111,7 @@ impl Stage {
         self.run_until(asked, |_| false)
     }
 
-    /// Ends when `is_enough` says so of an event.
+    /// Generates an answer until `is_enough` returns `true` for an event.
     fn run_until(&self, asked: &Asked<'_>, is_enough: impl Fn(&Event<'_>) -> bool) -> Heard {
         let mut session = self.engine.session(asked.context).unwrap();
         let sampler = Sampler::new(asked.sampling.clone(), 256).unwrap();
@@ -155,7 +155,7 @@ impl Stage {
 }
 
 #[test]
-fn the_length_ends_it_and_the_session_holds_what_was_fed() {
+fn an_answer_ends_at_its_length_and_the_session_holds_the_fed_tokens() {
     let heard = Stage::new().run(&Asked { script: Some(b"abc"), ..Asked::default() });
     assert_eq!((heard.finish, heard.text.as_str()), (Finish::Length, "abcabcab"));
     assert_eq!(heard.tokens.len(), 8);
@@ -174,7 +174,7 @@ fn an_end_token_is_neither_text_nor_fed() {
 }
 
 #[test]
-fn a_mask_hears_tokens_and_says_when_it_may_end() {
+fn a_mask_receives_tokens_and_decides_when_the_answer_may_end() {
     let stage = Stage::new();
     for n_min in [0, 3, 5] {
         let mut session = stage.engine.session(64).unwrap();
@@ -320,7 +320,7 @@ fn the_flag_cancels_the_prompt_too() {
 }
 
 #[test]
-fn text_that_waits_for_a_stop_string_comes_when_cancelled() {
+fn held_back_text_is_returned_when_cancelled() {
     let asked = Asked { script: Some(b"abc"), stops: &["bcd"], ..Asked::default() };
     let is_c = |event: &Event<'_>| matches!(event, Event::Token { token: TokenId(99), .. });
     let heard = Stage::new().run_until(&asked, is_c);
@@ -328,7 +328,7 @@ fn text_that_waits_for_a_stop_string_comes_when_cancelled() {
 }
 
 #[test]
-fn penalties_see_prompt_and_answer() {
+fn penalties_count_tokens_of_prompt_and_answer() {
     let stage = Stage::new();
     let with = |presence_penalty| {
         let mut sampling = SamplerConfig::greedy();

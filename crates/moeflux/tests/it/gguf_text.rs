@@ -31,7 +31,7 @@ fn a_tokenizer_json_helps_where_the_file_has_no_tokenizer() {
     assert!(error.contains("tokenizer.json: not a tokenizer"), "{error}");
 }
 
-/// Bytes are tokens, and the metadata says which token ends an answer.
+/// Checks that bytes are tokens, and that the metadata determines the token that ends an answer.
 fn check(model: &Model) {
     let text = model.text().unwrap();
     assert_eq!(text.tokenizer().encode("AB").unwrap(), [TokenId(65), TokenId(66)]);

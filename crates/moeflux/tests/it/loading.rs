@@ -1,5 +1,5 @@
-//! What happens to files while a model is loaded from them, and before: damage is found wherever
-//! the bytes go, and two models are never mixed.
+//! Files that change while a model is loaded from them, or before: damage is found wherever the
+//! bytes go, and two models are never mixed.
 
 use std::fs::File;
 use std::io::ErrorKind::PermissionDenied;
@@ -54,7 +54,8 @@ fn open_watched(
     Ok(engine)
 }
 
-/// What is said of a model that must not be opened. An engine is too much to print.
+/// Returns the error of a model that must not be opened. Not `unwrap_err`, which would print an
+/// engine.
 #[track_caller]
 fn refused(opened: Result<Engine>, what: &str) -> String {
     match opened {
@@ -107,7 +108,7 @@ fn check_flips(dir: &Path) {
         for at in (data_at..len).step_by(4999).chain([data_at, len - 1]) {
             let name = checkpoint.name_at(file_idx, at as u64);
             if name.contains("vision") || name.contains("mtp") || name == "header" {
-                // Nothing reads it: in a GGUF file, what lies between tensors.
+                // Nothing reads it: the bytes between the tensors of a GGUF file.
                 continue;
             }
             flip(&shard.path, at);
@@ -158,7 +159,7 @@ fn sums_of_another_model_are_refused_with_a_way_out() {
     open(other.path(), &unchecked()).unwrap();
 }
 
-/// Makes the factor of a block infinite; answers the first byte of the block.
+/// Makes the factor of a block infinite. Returns the offset of the block.
 fn spoil_block(dir: &Path, tensor: &str, block_idx: u64) -> u64 {
     let checkpoint = Checkpoint::open(dir).unwrap();
     let entry = checkpoint.tensors.values().find(|entry| entry.name == tensor).expect(tensor);
@@ -180,8 +181,8 @@ fn blocks_that_are_not_finite_are_refused_wherever_they_go() {
     let is_damaged = |dir: &Path, at: u64| {
         let found = verify(dir, 2, &mut |_| ControlFlow::Continue(())).unwrap();
         let [damage] = found.damages.as_slice() else { panic!("{:?}", found.damages) };
-        let said = damage.to_string();
-        assert!(said.contains(&format!("at byte {at} is NaN or infinite")), "{said}");
+        let message = damage.to_string();
+        assert!(message.contains(&format!("at byte {at} is NaN or infinite")), "{message}");
     };
     let dir = TempDir::copy_of(&case.dir);
     let at = spoil_block(dir.path(), "blk.0.attn_q.weight", 3);
@@ -232,7 +233,7 @@ fn exponents_that_are_not_finite_are_refused_wherever_they_go() {
 /// A change of a model's file while it is loaded.
 #[derive(Clone, Copy, Debug)]
 enum Meddling {
-    /// Another file of the same length gets its name.
+    /// Another file of the same length replaces it.
     Replace,
     /// A byte is written.
     Write,

@@ -33,7 +33,7 @@ fn open(dir: &Path, config: &EngineConfig) -> Result<Engine> {
     Engine::load(model, config, &mut |_| ControlFlow::Continue(()))
 }
 
-/// What rank 0 makes of `work`, and how all ranks ended.
+/// Runs `work` on rank 0. Returns its result, and the outcomes of all ranks.
 fn job<R>(
     (dir, shares): (&Path, &Shares),
     config_of: &(dyn Fn(usize) -> EngineConfig + Sync),
@@ -153,7 +153,8 @@ fn all_of(logits: Logits<'_>) -> Vec<f32> {
     values.to_vec()
 }
 
-/// What two sessions give that share a past, are cut, saved and go on, alone and in company.
+/// Returns the results of two sessions that share a prefix, are truncated, saved and continued,
+/// alone and in shared steps.
 fn script(engine: &Engine, tokens: &[TokenId]) -> Result<Bits> {
     let (prompt, rest) = tokens.split_at(tokens.len() / 2);
     let mut first = engine.session(2 * tokens.len())?;

@@ -1,4 +1,4 @@
-//! Experts divided over ranks: what all parts compute together is what whole experts compute.
+//! Experts divided among ranks: all parts together compute the results of whole experts.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -32,7 +32,7 @@ fn record(bank: &ExpertBank, expert: ExpertIdx, checkpoint: &Checkpoint) -> Vec<
     bytes
 }
 
-/// What a matrix makes of a row, in f32 and, where its kind has that, in int8.
+/// Returns the product of a matrix and a row, in f32 and, if its kind supports it, in int8.
 fn outputs(matrix: Matrix<'_>) -> [Vec<u32>; 2] {
     let (layout, table) = (matrix.layout(), best());
     let row = (0..17_u8).map(|i| f32::from(i) - 7.5).cycle().take(layout.n_cols);
@@ -57,7 +57,7 @@ fn outputs(matrix: Matrix<'_>) -> [Vec<u32>; 2] {
     [in_floats, bits(&out)]
 }
 
-/// What gate, up and down of an expert make of a row.
+/// Returns the products of a row with gate, up and down of an expert.
 fn all_outputs(bank: &ExpertBank, expert: ExpertIdx, checkpoint: &Checkpoint) -> Vec<Vec<u32>> {
     let bytes = record(bank, expert, checkpoint);
     let view = bank.layout.view(&bytes);
@@ -87,7 +87,7 @@ fn check_parts(bank: &ExpertBank, parts: &[ExpertBank], expert: ExpertIdx) {
 }
 
 #[test]
-fn all_parts_of_an_expert_compute_what_it_computes() {
+fn all_parts_of_an_expert_together_give_its_bits() {
     let (mut n_divided, mut n_refused) = (0, 0);
     for name in case_names() {
         let (blueprint, checkpoint) = Model::open(golden_dir().join(&name)).unwrap().into_parts();

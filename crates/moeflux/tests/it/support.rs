@@ -1,4 +1,4 @@
-//! What several tests share: engines over golden cases.
+//! Engines over golden cases, for several tests.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;

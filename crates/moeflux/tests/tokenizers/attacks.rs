@@ -1,5 +1,5 @@
 //! Hostile files written against the limits themselves: just below them, several at once, and
-//! what a limit on one part leaves to another.
+//! through parts that another part's limit does not cover.
 
 use serde_json::{Map, Value, json};
 

@@ -137,7 +137,7 @@ fn template(text: &str, id: u32) -> Value {
 }
 
 /// A sentencepiece vocabulary, as converters write it: a token for each byte, then characters and
-/// what the box's merges of ASCII make of them.
+/// the results of the demo model's merges of ASCII.
 fn pieces(name: &str) -> Value {
     let source = in_the_box();
     let special = ["<unk>", "<s>", "</s>"].map(str::to_owned);

@@ -111,7 +111,7 @@ fn encode_lines(tokenizer: &Tokenizer) {
 }
 
 /// How long a folder's tokenizer, or that of a GGUF file, takes to open; the file is in memory.
-#[expect(clippy::disallowed_methods, reason = "it measures, for a script; no test asks for it")]
+#[expect(clippy::disallowed_methods, reason = "it measures time for a script, not for a test")]
 fn time(path: &Path) {
     let milliseconds = |open: &dyn Fn() -> Tokenizer| {
         let mut all: Vec<u128> = (0..7)

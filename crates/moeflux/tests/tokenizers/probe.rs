@@ -12,7 +12,7 @@ const LONG_BYTES: usize = 8 << 10;
 /// Most characters of an error after the file's name.
 const LINE_CHARS_MAX: usize = 400;
 
-/// What came of a folder: how much was encoded, or the error's line.
+/// Opens a folder and encodes texts. Returns the numbers of tokens and bytes, or the error.
 pub(crate) fn open(dir: &Path) -> Result<String, String> {
     let line = |error: moeflux::provider::error::Error| error.to_string();
     let tokenizer = Tokenizer::open(dir, usize::MAX).map_err(line)?;

@@ -82,7 +82,7 @@ fn check(start: AnswerStart, text: &str, expected: &str, is_cut: bool) {
 }
 
 #[test]
-fn answers_are_read_as_their_table_says() {
+fn harmony_answers_match_their_table() {
     let cases: Vec<&str> = CASES.split("=== ").skip(1).collect();
     assert!(cases.len() > 30);
     for case in cases {
@@ -133,7 +133,7 @@ fn text_and_arguments_come_before_their_end() {
 }
 
 #[test]
-fn it_knows_how_far_the_answer_has_come() {
+fn the_stage_follows_the_text() {
     let mut reader = reader(AnswerStart::Open);
     let mut stage_after = |text: &str| {
         reader.push(text);

@@ -2,9 +2,9 @@
 //!
 //! Valid JSON passes through unchanged. Invalid text with only one possible meaning is repaired:
 //! line breaks and unknown escapes in strings, single quotes, Python's names, keys without quotes,
-//! a surplus comma or (before a key) a missing one, unclosed brackets.
-//! **Invariant:** once a value is done, the output is one JSON value that other parsers accept;
-//! before that it is the beginning of one and does not end inside an escape. Independent of calls.
+//! a surplus comma or (before a key) a missing one, unclosed brackets. **Invariant:** once a value
+//! is done, the output is one JSON value that other parsers accept; before that it is the beginning
+//! of one and does not end inside an escape. This module is independent of calls.
 
 use serde_json::Value as Json;
 
@@ -28,7 +28,7 @@ pub(crate) enum JsonProgress {
 /// Reads one value.
 #[derive(Clone, Debug)]
 pub(crate) struct JsonReader {
-    /// The closing brackets of what is open.
+    /// The closing brackets of the open objects and lists.
     open: Vec<char>,
     state: JsonState,
     /// Text that is not certain yet: a word, the beginning of an escape, or a comma and the
@@ -36,7 +36,7 @@ pub(crate) struct JsonReader {
     buffer: String,
 }
 
-/// What a [`JsonReader`] expects next, or is in.
+/// The position of a [`JsonReader`]: the part that it expects next, or is reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JsonState {
     /// Expects a value.
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn json_comes_out_as_it_came() {
+    fn valid_json_is_unchanged() {
         for text in [
             "{}",
             "[]",
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_one_thing_is_repaired() {
+    fn unambiguous_errors_are_repaired() {
         check("{\"a\": \"x\n\t\u{1}\"}", "{\"a\": \"x\\n\\t\\u0001\"}");
         check(r#"["\d\x\$\'\","]"#, r#"["\\d\\x\\$'\","]"#);
         check("[\"a\\\nb\"]", r#"["a\\\nb"]"#);
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_mean_more_than_one_thing_is_broken() {
+    fn ambiguous_errors_are_refused() {
         for text in [
             r#"{"a": "echo "hi""}"#,
             r#"{"a": hello}"#,

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn schemas_say_which_kinds_they_allow() {
+    fn schemas_list_the_kinds_that_they_allow() {
         check(&json!({"type": "string"}), ValueKinds::TEXT);
         check(&json!({"type": "integer"}), ValueKinds::NUMBER);
         check(&json!({"type": ["string", "null"]}), ValueKinds::TEXT.or(ValueKinds::NULL));
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_says_nothing_allows_everything() {
+    fn schemas_without_a_known_type_allow_every_kind() {
         for schema in [
             json!({}),
             json!(true),

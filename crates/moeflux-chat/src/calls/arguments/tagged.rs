@@ -27,7 +27,7 @@ pub(crate) struct ArgumentsContext<'a> {
     pub(crate) tools: &'a [Tool],
     /// The index of the called tool.
     pub(crate) tool_idx: usize,
-    /// What may follow the known text.
+    /// The possible continuations of the known text.
     pub(crate) stream: StreamState,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** the result matches exactly what JavaScript would match (with the flag `u`, but as
 //! lenient about single brackets as without it), or there is an error that names the untranslatable
-//! part. Independent of schemas.
+//! part. This module is independent of schemas.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_means_the_same_stays_and_the_rest_is_told_in_rusts_way() {
+    fn patterns_are_translated_to_rusts_syntax() {
         let check = |pattern: &str, expected: &str| {
             assert_eq!(translate(pattern).as_deref(), Ok(expected), "{pattern}");
         };
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_named() {
+    fn untranslatable_parts_of_patterns_are_named() {
         let check = |pattern: &str, expected: &str| {
             let problem = translate(pattern).unwrap_err();
             assert!(problem.contains(expected), "{pattern}: {problem}");

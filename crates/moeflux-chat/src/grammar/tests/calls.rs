@@ -381,7 +381,7 @@ fn a_token_may_span_the_marker_and_the_call() {
 }
 
 #[test]
-fn what_cannot_be_demanded_is_refused() {
+fn impossible_tool_choices_are_refused() {
     let model = model_of(&[], &[]);
     let refused = |format, choice, tools: &[Tool], expected: &str| {
         let grammars = Grammars::new(model.clone(), format);
@@ -450,7 +450,7 @@ fn check_tools(title: &str, tools: &[Tool], cases: &[(&str, bool)]) {
 }
 
 #[test]
-fn arguments_are_an_object_whatever_the_schema_says() {
+fn arguments_are_an_object_even_if_the_schema_differs() {
     for kind in [json!("string"), json!(["object", "null"])] {
         let tool = Tool::function("f".into(), None, Some(json!({"type": kind})));
         let call = |arguments: &str| {

@@ -12,7 +12,7 @@ fn check(form: &AnswerForm, text: &str, expected: Fate) {
 }
 
 #[test]
-fn an_answer_is_what_its_form_says_and_ends_there() {
+fn answers_follow_their_form_and_end_after_it() {
     use Fate::{Stopped, Unfinished, Whole};
     let object = AnswerForm::JsonObject;
     check(&object, r#"{"a": [1, "b"], "c": null}"#, Whole);
@@ -86,7 +86,7 @@ fn the_end_is_allowed_where_the_form_may_end() {
 }
 
 #[test]
-fn what_is_forced_is_what_the_mask_leaves_and_how_the_tokenizer_writes_it() {
+fn forced_tokens_are_the_only_ones_allowed_and_canonical() {
     let model = demo();
     let schema = json!({
         "type": "object", "properties": {"temperature": {"const": "very cold indeed"}},

@@ -47,7 +47,7 @@ fn check(rules: &AnswerRules, start: AnswerStart, text: &str, expected: Fate) {
 const STOPPED: Fate = Fate::Stopped(0);
 
 #[test]
-fn a_demanded_call_comes_behind_any_number_of_thoughts() {
+fn a_required_call_may_follow_any_number_of_thoughts() {
     use AnswerStart::{Open, Text, Thought};
     let named = ToolChoice::Named("get".into());
     for tool_choice in [ToolChoice::Required, named] {

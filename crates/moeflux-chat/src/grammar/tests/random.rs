@@ -20,7 +20,7 @@ fn answer(constraint: &mut Constraint, rng: &mut Rng, n_max: usize) -> Option<Ve
         if !constraint.may_end() {
             found.retain(|it| *it != END);
         }
-        assert!(!found.is_empty(), "a way on behind {tokens:?}");
+        assert!(!found.is_empty(), "no token may follow {tokens:?}");
         let token = found[rng.below(found.len())];
         if token == END {
             return Some(tokens);

@@ -73,7 +73,7 @@ fn a_keyword_that_cannot_be_enforced_is_named_with_its_place() {
 }
 
 #[test]
-fn what_llguidance_itself_refuses_is_one_line_too() {
+fn refusals_of_llguidance_are_one_line() {
     let grammars = grammars();
     let check = |schema: Json, expected: &str| {
         let refusal = refusal(&grammars, schema);

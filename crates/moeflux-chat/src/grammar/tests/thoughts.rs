@@ -30,7 +30,7 @@ fn models() -> [Arc<ModelText>; 3] {
 }
 
 #[test]
-fn a_grammar_begins_behind_the_thought() {
+fn a_grammar_begins_after_the_thought() {
     use AnswerStart::{Open, Text, Thought};
     for model in models() {
         let check = |start, text: &str, expected: Fate| {
@@ -114,7 +114,7 @@ fn a_thought_that_is_long_enough_is_ended() {
 }
 
 #[test]
-fn blank_space_of_every_kind_may_stand_before_a_thought() {
+fn any_blank_space_may_precede_a_thought() {
     let model = model_of(&[], &[]);
     let mut constraint = constraint(&model, AnswerForm::Free, Some(2), AnswerStart::Open);
     assert_eq!(offer(&mut constraint, &plain("\u{a0}<think>xx"), N_LOGITS), Fate::Whole);

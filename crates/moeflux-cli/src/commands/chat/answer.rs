@@ -2,7 +2,6 @@
 //!
 //! **Invariant:** when an answer has ended, its job has ended too.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -10,7 +9,7 @@ use moeflux::{Error, Finish, StopStrings};
 use moeflux_chat::{
     Answer, AnswerRules, AskError, Assistant, ChatOptions, FinishedAnswer, PreparedPrompt,
 };
-use moeflux_schedule::{Event, Job, Masks, Progress, Refusal, Sink, Ticket};
+use moeflux_schedule::{Event, Job, Progress, Refusal, Sink, Ticket};
 
 use crate::commands::chat::console::ChatConsole;
 use crate::commands::chat::display::AnswerDisplay;
@@ -101,8 +100,8 @@ impl AnswerRun<'_> {
     /// Requests the next answer and shows it.
     pub(crate) fn run(mut self) -> CommandResult<Reply> {
         let prompt = self.prepare()?;
-        let answer = prompt.answer(&self.transcript.call_id_prefix());
-        let job = self.job(prompt);
+        let answer = prompt.answer_with_ids(&self.transcript.call_id_prefix());
+        let job = self.job(&prompt);
         let stats = AnswerStats::begin(job.prompt.len(), &self.loaded.service.stats());
         let asked_at = clock::instant();
         let mut pending =
@@ -130,17 +129,11 @@ impl AnswerRun<'_> {
         })?)
     }
 
-    fn job(&self, prompt: PreparedPrompt) -> Job {
+    fn job(&self, prompt: &PreparedPrompt) -> Job {
         let AnswerSettings { sampling, n_tokens_max, stops, n_answers, .. } = self.settings;
         let mut sampling = sampling.config(self.loaded.chat.text());
         sampling.seed = sampling.seed.wrapping_add(*n_answers);
-        Job {
-            split_points: prompt.split_points,
-            n_tokens_max: *n_tokens_max,
-            stops: stops.clone(),
-            masks: prompt.mask.map(|mask| mask as Arc<dyn Masks>),
-            ..Job::new(prompt.tokens, sampling)
-        }
+        Job { n_tokens_max: *n_tokens_max, stops: stops.clone(), ..prompt.job(sampling) }
     }
 
     fn receive(
@@ -306,14 +299,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_says_how_long_it_takes() {
-        let said = |seconds: Option<u64>| {
+    fn progress_states_the_time_left() {
+        let note = |seconds: Option<u64>| {
             let left = seconds.map(Duration::from_secs);
             reading(Progress { n_done: 5, n_total: 9, left })
         };
-        assert_eq!(said(None), "reading 5 of 9 tokens");
-        assert_eq!(said(Some(0)), "reading 5 of 9 tokens, less than 1 s left");
-        assert_eq!(said(Some(119)), "reading 5 of 9 tokens, 119 s left");
-        assert_eq!(said(Some(600)), "reading 5 of 9 tokens, 10 min left");
+        assert_eq!(note(None), "reading 5 of 9 tokens");
+        assert_eq!(note(Some(0)), "reading 5 of 9 tokens, less than 1 s left");
+        assert_eq!(note(Some(119)), "reading 5 of 9 tokens, 119 s left");
+        assert_eq!(note(Some(600)), "reading 5 of 9 tokens, 10 min left");
     }
 }

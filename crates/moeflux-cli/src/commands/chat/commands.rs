@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_are_told_from_messages() {
+    fn commands_are_distinguished_from_messages() {
         assert_eq!(parse("/help"), ChatInput::Command(Action::Help, ""));
         assert_eq!(parse("/help "), ChatInput::Command(Action::Help, ""));
         let system = ChatInput::Command(Action::System, "You are\n terse.");

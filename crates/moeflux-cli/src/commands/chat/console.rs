@@ -1,7 +1,7 @@
 //! The terminal side of a chat: reads lines, and prints what commands answer, notes and errors.
 //!
-//! **Invariant:** where stdout is no terminal it gets only what is asked for; notes and errors go
-//! to stderr. Independent of models and conversations.
+//! **Invariant:** if stdout is not a terminal, it gets only requested output; notes and errors go
+//! to stderr. This module is independent of models and conversations.
 
 use std::io::{Stdout, stdout};
 

@@ -1,6 +1,6 @@
 //! The conversation of a chat: its transcript, its file, and whether the model speaks next.
 //!
-//! **Invariant:** a failure changes nothing. Independent of models and terminals.
+//! **Invariant:** a failure changes nothing. This module is independent of models and terminals.
 
 use std::path::{Path, PathBuf};
 

@@ -309,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_text_is_refused() {
+    fn invalid_utf8_is_refused() {
         let error = plain(&mut &b"a\xff\n"[..]).unwrap_err().to_string();
         assert!(error.starts_with("cannot read stdin: "), "{error}");
     }
 
     #[test]
-    fn quotes_stand_at_both_ends() {
+    fn multi_line_input_begins_and_ends_with_quotes() {
         assert!(is_open("\"\"\"") && is_open("\"\"\"a\n") && is_open("a\\"));
         assert!(!is_open("\"\"\"a\"\"\"") && !is_open("a") && !is_open("a\"\"\""));
         assert_eq!(unquoted("a \"\"\"b\"\"\""), "a \"\"\"b\"\"\"");

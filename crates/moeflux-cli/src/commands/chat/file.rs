@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_saved_is_loaded() {
+    fn saved_conversations_load_again() {
         let dir = TempDir::new();
         let file = dir.path().join("talk.json");
         let call = Call::from_text("c".into(), "f".into(), r#"{"b": [1, 2.5], "a": "\n"}"#);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_conversation_is_refused_by_name() {
+    fn invalid_conversations_are_refused_with_a_reason() {
         let dir = TempDir::new();
         let file = dir.path().join("bad.json");
         for (text, problem) in [

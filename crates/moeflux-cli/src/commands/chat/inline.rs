@@ -149,11 +149,11 @@ fn end_of(text: &str, run: (char, usize), before: Option<char>, is_all: bool) ->
             continue;
         }
         let n_found = run_of(rest, marker).len();
-        let behind = rest[n_found..].chars().next();
-        if behind.is_none() && !is_all {
+        let after = rest[n_found..].chars().next();
+        if after.is_none() && !is_all {
             return ClosingMarker::Unknown;
         }
-        if n_found == n_markers && closes(marker, text[..at].chars().next_back(), behind) {
+        if n_found == n_markers && closes(marker, text[..at].chars().next_back(), after) {
             return ClosingMarker::At(at);
         }
         at += n_found;
@@ -178,14 +178,14 @@ fn end_of_code(text: &str, n_ticks: usize, is_all: bool) -> ClosingMarker {
     if is_all { ClosingMarker::None } else { ClosingMarker::Unknown }
 }
 
-fn opens(marker: char, before: Option<char>, behind: Option<char>) -> bool {
-    let is_word = marker == '_' && touches(behind, before) && !is_mark(before);
-    touches(before, behind) && !is_word
+fn opens(marker: char, before: Option<char>, after: Option<char>) -> bool {
+    let is_word = marker == '_' && touches(after, before) && !is_mark(before);
+    touches(before, after) && !is_word
 }
 
-fn closes(marker: char, before: Option<char>, behind: Option<char>) -> bool {
-    let is_word = marker == '_' && touches(before, behind) && !is_mark(behind);
-    touches(behind, before) && !is_word
+fn closes(marker: char, before: Option<char>, after: Option<char>) -> bool {
+    let is_word = marker == '_' && touches(before, after) && !is_mark(after);
+    touches(after, before) && !is_word
 }
 
 /// Returns whether markers belong to `inner` and not to the text on their other side.

@@ -268,8 +268,8 @@ fn start_of(line: &str, is_whole: bool) -> LineStart {
 /// Recognises a list number: digits, a full stop or closing bracket, and a blank.
 fn number(rest: &str, indent: usize, is_whole: bool) -> LineStart {
     let n_digits = rest.len() - rest.trim_start_matches(|it: char| it.is_ascii_digit()).len();
-    let mut behind = rest[n_digits..].chars();
-    match (behind.next(), behind.next()) {
+    let mut after = rest[n_digits..].chars();
+    match (after.next(), after.next()) {
         _ if n_digits > LIST_DIGITS_MAX => LineStart::Text,
         (None, _) | (Some('.' | ')'), None) if !is_whole => LineStart::Unknown,
         (Some('.' | ')'), Some(' ' | '\t')) => {
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pair_is_text() {
+    fn unpaired_markers_are_text() {
         for text in [
             "2 * 3 * 4",
             "2*",
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn what_models_write_looks_as_markdown_says() {
+    fn markdown_of_models_is_styled() {
         let pieces = [
             "*a*",
             "**b c**",

@@ -2,7 +2,8 @@
 //! or the text that the next prompt begins with.
 //!
 //! **Invariant:** no text that was typed is lost, except for a question that is withdrawn while
-//! other text waits: that one stays in the history. Independent of models and terminals.
+//! other text waits: that one stays in the history. This module is independent of models and
+//! terminals.
 
 use crate::commands::chat::editor::InputLine;
 use crate::commands::chat::type_ahead::TypeAhead;

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_left_out() {
+    fn parts_that_do_not_fit_are_left_out() {
         let parts = || vec!["12.5 tokens/s".to_owned(), "1.2 GB read".to_owned()];
         assert_eq!(joined(parts(), 80), "12.5 tokens/s, 1.2 GB read");
         assert_eq!(joined(parts(), 27), "12.5 tokens/s, 1.2 GB read");

@@ -1,7 +1,7 @@
-//! A conversation: what was said, and what may be said next.
+//! A conversation: its turns so far, and the turns that may follow.
 //!
 //! **Invariant:** calls of the last answer get their results in order, and nothing else is said
-//! before each has one. Independent of models and terminals.
+//! before each has one. This module is independent of models and terminals.
 
 use moeflux_chat::{Assistant, Call, Conversation, Ending, Tool, ToolResult, Turn};
 
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_can_be_taken_back() {
+    fn turns_can_be_taken_back() {
         let mut transcript = transcript();
         assert_eq!(shown(&transcript), "s:S u:q a:x u:r a:y");
         assert!(transcript.take_back_answer());

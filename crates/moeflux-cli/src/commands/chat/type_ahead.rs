@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn ctrl_c_is_told_and_what_was_typed_stays() {
+    fn ctrl_c_is_reported_and_typed_text_stays() {
         let mut type_ahead = TypeAhead::default();
         assert!(type_ahead.push(b"ab\x03c"));
         assert_eq!(type_ahead.last_line(), Some("abc"));

@@ -12,8 +12,8 @@ use moeflux_io::create_file;
 
 use crate::system::out_file::OutFile;
 
-/// A file of sums to be written. It is created before anything is read, so that an unusable path is
-/// refused at once.
+/// A checksum file that is being written. It is created before the checkpoint is read, so that an
+/// unusable path is refused at once.
 #[derive(Debug)]
 pub(super) struct ChecksumFile {
     out: OutFile,
@@ -53,7 +53,7 @@ impl ChecksumFile {
     }
 }
 
-/// Returns the name of a file in its folder.
+/// Returns the last component of a path; an empty name if there is none.
 pub(super) fn name_of(path: &Path) -> String {
     path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_sums_load_again_and_unfinished_files_are_removed() {
         let tensors = BTreeMap::from([("a \"quoted\"".to_owned(), vec![0, u64::MAX])]);
         let file = FileSums { len_bytes: 77, header: 5, tensors };
         let sums = SumsDocument { files: BTreeMap::from([("model.safetensors".to_owned(), file)]) };

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_is_found_again_by_what_its_exchanges_take() {
+    fn exchange_times_determine_the_network() {
         let network = Network::new(50e-6, 1.1e9);
         let cluster = Cluster { n_ranks: 4, network };
         let by_size = SIZES.map(|n_bytes| {

@@ -116,7 +116,7 @@ mod tests {
     const OWN: &str = "812 (a) b (c) R 802 802 16396 0 -1 4194304 101 0 0 0 70 6 0 0 20 0 1";
 
     #[test]
-    fn what_linux_counts_is_read() {
+    fn cpu_ticks_of_linux_are_parsed() {
         let ticks = CpuTicks::of(STAT, OWN).unwrap();
         assert_eq!(ticks, CpuTicks { all: 966, used: 136, own: 76 });
         for (stat, own) in [
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_process_used_itself_is_no_load() {
+    fn own_cpu_time_does_not_count_as_load() {
         let before = CpuTicks { all: 1000, used: 100, own: 50 };
         let share = |all, used, own| CpuTicks { all, used, own }.share_of_others(before);
         assert_eq!(share(2000, 600, 550), Some(0.0));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_counts_only_where_nothing_better_is_known() {
+    fn the_load_average_counts_only_without_cpu_times() {
         let busy = |share, load| OtherLoad { share, load }.busy();
         let load = Some((4.26, 2));
         assert_eq!(busy(Some(0.1), load), None, "it ended before");

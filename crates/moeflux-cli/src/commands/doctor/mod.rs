@@ -325,7 +325,7 @@ fn model_here(
     })
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it stands behind map_err")]
+#[expect(clippy::needless_pass_by_value, reason = "an argument of map_err")]
 fn unrunnable(error: Error) -> String {
     format!("the model here cannot be run: {error}")
 }

@@ -115,7 +115,7 @@ impl DoctorReport {
         }
     }
 
-    /// Lists what needs attention.
+    /// Lists the findings that need attention.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = self.system_warnings();
         match &self.drive_rates {

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_linux_writes_is_read() {
+    fn files_of_linux_are_parsed() {
         let cpuinfo = "processor : 0\nflags\t\t: fpu avx2 fma avx512f sse\nflags : amx_int8\n";
         assert_eq!(features(cpuinfo), ["avx2", "fma", "avx512f"]);
         assert_eq!(features("Features\t: fp asimd asimddp\n"), ["asimd", "asimddp"]);

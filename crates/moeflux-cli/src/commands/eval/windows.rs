@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** no token is predicted twice. Each window begins with the tokens that the model
 //! expects at the start of every text (its BOS token, if it has one), unscored; a token with none
-//! before it in its window is not predicted. Independent of models and tokenizers.
+//! before it in its window is not predicted. This module is independent of models and tokenizers.
 
 use std::ops::Range;
 
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_share_nothing_or_what_the_stride_leaves() {
+    fn windows_overlap_by_length_minus_stride() {
         check(&[1, 2, 3, 4, 5], (3, 3), &[(&[1], &[2, 3]), (&[4], &[5])]);
         check(&[1, 2, 3, 4], (3, 3), &[(&[1], &[2, 3])]);
         let expected: [(&[u32], &[u32]); 3] = [(&[1], &[2, 3]), (&[2, 3], &[4]), (&[3, 4], &[5])];

@@ -102,7 +102,7 @@ pub(crate) fn run(args: &GenerateArgs) -> CommandResult {
     let engine = model::load(opened, &args.model, context, &interrupt)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
-    let answer = prepared.filter(|_| !args.special).map(|prompt| prompt.answer("call"));
+    let answer = prepared.filter(|_| !args.special).map(|prompt| prompt.answer());
     let how = (text.tokenizer(), answer, is_bound);
     let mut output = Output::new(args, how, (load, tokens.len(), &engine));
     let finish =

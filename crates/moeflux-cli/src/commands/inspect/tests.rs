@@ -68,7 +68,7 @@ fn a_page_for_people_has_exact_and_rounded_bytes() {
 }
 
 #[test]
-fn a_bare_config_takes_its_own_quantisation_unless_told() {
+fn a_bare_config_has_its_own_quantisation_unless_overridden() {
     let temp = TempDir::new();
     let path = temp.path().join("any.json");
     let text = fs::read_to_string(published("q3moe-2g.json")).unwrap();
@@ -88,7 +88,7 @@ fn a_bare_config_takes_its_own_quantisation_unless_told() {
 }
 
 #[test]
-fn what_cannot_be_inspected_is_refused_with_the_way_out() {
+fn refusals_of_inspect_state_a_remedy() {
     let check = |args: &InspectArgs, parts: &[&str]| {
         let line = run(args).unwrap_err().to_string();
         assert!(parts.iter().all(|part| line.contains(part)), "{line}");
@@ -137,7 +137,7 @@ fn layers_that_differ_have_lines_that_differ() {
 }
 
 #[test]
-fn the_longest_context_is_told_apart_from_that_of_the_model() {
+fn the_longest_context_differs_from_that_of_the_model() {
     let page = |name: &str| {
         let page = run(&args(Path::new(name))).unwrap();
         page.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -1,8 +1,8 @@
 //! Popular cards as described by their vendors: memory, its rate, and the link to the host.
 //!
 //! **Invariant:** nothing here was measured, and all output of these figures says so. The rate is
-//! the width of the bus times the rate of a pin; memory is in powers of 1024. Independent of models
-//! and machines.
+//! the width of the bus times the rate of a pin; memory is in powers of 1024. This module is
+//! independent of models and machines.
 
 use crate::model::needs::float;
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_are_told_what_is_known() {
+    fn unknown_names_get_a_list_of_known_ones() {
         let error = |name| named(name).unwrap_err();
         assert!(error("4060").ends_with("describe another one"), "{}", error("4060"));
         assert!(error("4060").contains("there is RTX 4060 Ti 16G."), "{}", error("4060"));

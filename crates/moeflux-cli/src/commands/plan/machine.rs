@@ -478,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn told_goes_before_measured_and_measured_before_assumed() {
+    fn given_figures_precede_measured_and_measured_precede_assumed() {
         let rate = || {
             Some(MeasuredRate {
                 bytes_per_s: 2e9,
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_counts_if_it_is_told_or_was_measured_here() {
+    fn a_gpu_counts_if_it_is_given_or_was_measured() {
         let none = Measurements::default();
         let card = |overrides: &MachineOverrides| PlanMachine::here(overrides, &none, None).card;
         assert_eq!(card(&MachineOverrides::default()), None);

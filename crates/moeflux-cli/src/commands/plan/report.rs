@@ -47,7 +47,7 @@ impl PlannedModel {
         Self { name, blueprint, needs, kind, weights_bytes }
     }
 
-    /// Returns what the first of several machines holds of the model: no other holds more.
+    /// Returns the part of the model that the first of several machines holds: no other holds more.
     ///
     /// # Errors
     ///

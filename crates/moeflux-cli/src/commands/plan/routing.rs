@@ -10,7 +10,7 @@ use moeflux::provider::experts::trace::{StepKind, Trace};
 use crate::failure::{CommandFailure, CommandResult};
 use crate::model::needs::Needs;
 
-/// What is known about the routing of tokens to experts.
+/// The available knowledge about the routing of tokens to experts.
 #[derive(Debug)]
 pub(crate) enum RoutingSource {
     Unknown,

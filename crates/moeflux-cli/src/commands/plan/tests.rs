@@ -251,7 +251,7 @@ pub(super) fn refusal(args: &PlanArgs) -> String {
 }
 
 #[test]
-fn published_geometries_need_what_their_shapes_say() {
+fn needs_of_published_geometries_follow_from_their_shapes() {
     for it in &BY_HAND {
         let plan = json_of(&PlanArgs { memory: Some(1 << 40), ..args(&published(it.name)) });
         let check =
@@ -524,7 +524,7 @@ fn all_known_models_have_a_line() {
 }
 
 #[test]
-fn context_and_bits_change_what_they_should() {
+fn context_and_bits_change_only_the_figures_that_depend_on_them() {
     let path = published("qwen3.6-35b-a3b.json");
     let bytes = |args: &PlanArgs, key: &str| json_of(args)[key].as_u64().unwrap();
     let usual = args(&path);
@@ -541,7 +541,7 @@ fn context_and_bits_change_what_they_should() {
 }
 
 #[test]
-fn a_page_says_what_was_assumed_and_fits_a_terminal() {
+fn a_page_states_its_assumptions_and_fits_a_terminal() {
     for it in &BY_HAND {
         for (memory, gpu) in [(16 << 30, 0), (64 << 30, 24 << 30), (1 << 40, 0)] {
             let asked = args(&published(it.name));

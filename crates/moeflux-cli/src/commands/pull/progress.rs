@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_says_how_far_how_fast_and_how_long() {
+    fn a_line_states_progress_speed_and_time_left() {
         let check = |done, recent, expected: &str| {
             let text = text(20_000_000_000, done, recent, Duration::from_secs(30));
             assert_eq!(text, expected);

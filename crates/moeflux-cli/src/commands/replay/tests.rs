@@ -145,7 +145,7 @@ fn without_budgets_all_shares_are_tried() {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_said_in_one_line() {
+fn traces_that_cannot_be_replayed_are_refused_in_one_line() {
     let dir = TempDir::new();
     let whole = trace_bytes(1);
     let path = write(&dir, &whole[..whole.len() - 1]);

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_early_leaves_nothing() {
+    fn unfinished_folders_are_removed() {
         let temp = TempDir::new();
         let mut folder = NewFolder::create(&temp.path().join("a/b")).unwrap();
         folder.file("x").unwrap();

@@ -17,7 +17,7 @@ fn gguf_args(temp: &TempDir, config: &Value, types: &str) -> SynthArgs {
     SynthArgs { gguf: GgufTypes::from_name(types), ..args(temp, config) }
 }
 
-/// Removes what the file cannot express, and resets what it orders differently.
+/// Removes the fields that the file cannot express, and resets those that it orders differently.
 fn plain(mut spec: ModelSpec) -> ModelSpec {
     (spec.eos, spec.quantisation) = (Vec::new(), Quantisation::default());
     for layer in &mut spec.layers {
@@ -33,8 +33,8 @@ fn every_family_becomes_a_gguf_file_of_the_same_geometry() {
     for config in families() {
         let temp = TempDir::new();
         let args = gguf_args(&temp, &config, "Q4_0");
-        let said = synth(&args).unwrap();
-        assert!(said.contains("as GGUF in Q4_0"), "{said}");
+        let message = synth(&args).unwrap();
+        assert!(message.contains("as GGUF in Q4_0"), "{message}");
         let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
         let bare = BareConfig::open(&args.config).unwrap();
         let synthetic = bare.blueprint_as(SyntheticKind::Gguf(args.gguf.unwrap())).unwrap();

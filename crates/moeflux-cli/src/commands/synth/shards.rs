@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_what_the_reader_reads() {
+    fn the_reader_accepts_the_headers() {
         let tensors = tensors(&[3, 1, 7]);
         let shards = plan(&tensors, 9).unwrap();
         let names: Vec<&str> = shards.iter().map(|shard| shard.name.as_str()).collect();

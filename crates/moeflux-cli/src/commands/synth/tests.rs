@@ -146,8 +146,8 @@ fn every_family_binds_with_nothing_left_over() {
     for config in families() {
         let temp = TempDir::new();
         let args = args(&temp, &config);
-        let said = synth(&args).unwrap();
-        assert!(said.contains("moeflux generate --model"), "{said}");
+        let message = synth(&args).unwrap();
+        assert!(message.contains("moeflux generate --model"), "{message}");
 
         let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
         let bare = BareConfig::open(&args.config).unwrap();
@@ -188,8 +188,8 @@ fn published_formats_of_experts_bind_and_are_checked() {
         for config in families() {
             let temp = TempDir::new();
             let args = SynthArgs { experts: Some(format), group, ..args(&temp, &config) };
-            let said = synth(&args).unwrap();
-            assert!(said.contains("with experts in"), "{said}");
+            let message = synth(&args).unwrap();
+            assert!(message.contains("with experts in"), "{message}");
             let (made, checkpoint) = Model::open(&args.out).unwrap().into_parts();
             let bare = BareConfig::open(&args.config).unwrap();
             let synthetic = bare.blueprint_as(format.kind(group)).unwrap().manifest;
@@ -278,7 +278,7 @@ fn keys_of_delta_layers_resemble_queries() {
 }
 
 #[test]
-fn what_is_refused_leaves_nothing() {
+fn refused_runs_leave_no_folder() {
     let temp = TempDir::new();
     let args = args(&temp, &qwen3_moe());
     let nothing = |error: Error, part: &str| {
@@ -322,7 +322,7 @@ fn what_is_refused_leaves_nothing() {
 }
 
 #[test]
-fn the_config_keeps_what_it_said_and_says_how_it_is_quantised() {
+fn the_config_keeps_its_keys_and_adds_the_quantisation() {
     let temp = TempDir::new();
     let args = args(&temp, &qwen3_5_moe());
     synth(&args).unwrap();

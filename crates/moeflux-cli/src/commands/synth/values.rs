@@ -2,8 +2,8 @@
 //!
 //! **Invariant:** a value depends only on the seed, the tensor's name and its index in the tensor,
 //! so that shards, blocks and threads cannot change it. Weights have zero mean: otherwise all rows
-//! would share a direction, and every token would be routed to the same few experts. Independent of
-//! files.
+//! would share a direction, and every token would be routed to the same few experts. This module is
+//! independent of files.
 
 use half::{bf16, f16};
 use moeflux::provider::format::DType;

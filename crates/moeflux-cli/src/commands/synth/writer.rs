@@ -1,7 +1,7 @@
 //! Writes the tensors of one shard into its file, block by block, on several threads.
 //!
 //! **Invariant:** memory is one block per thread, whatever the size of a tensor; every byte of the
-//! file is written once. Independent of values.
+//! file is written once. This module is independent of values.
 
 use std::fs::File;
 use std::io;

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_no_names() {
+    fn files_are_not_names() {
         for path in ["./glm-5", "/glm-5", "qwen3-30b-a3b.gguf", "a/b/glm-5", "~/glm-5"] {
             assert_eq!(named(Path::new(path)), None, "{path}");
             assert!(unclear(Path::new(path)).is_none(), "{path}");
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_model_that_is_not_known_by_name_is_not_taken_for_another() {
-        let said = |text| unclear(Path::new(text)).unwrap().to_string();
+        let message = |text| unclear(Path::new(text)).unwrap().to_string();
         for (text, words) in [
             ("glm-4.7", "GLM-4.7 has the shape of GLM-4.5:"),
             ("zai-org/GLM-4.6", "GLM-4.6 has the shape of GLM-4.5:"),
@@ -369,7 +369,7 @@ mod tests {
             ("OLMoE-1B-7B", "runs OLMoE, but knows none"),
         ] {
             assert_eq!(named(Path::new(text)), None, "{text}");
-            assert!(said(text).contains(words), "{text}: {}", said(text));
+            assert!(message(text).contains(words), "{text}: {}", message(text));
         }
         assert!(unclear(Path::new("deepseek-r1:7b")).is_none());
         assert_eq!(named(Path::new("glm-4.7-flash")).unwrap().name, "GLM-4.7-Flash");
@@ -386,15 +386,15 @@ mod tests {
 
     #[test]
     fn several_models_are_listed_and_those_that_do_not_run_yet_are_named() {
-        let said = |text| unclear(Path::new(text)).unwrap().to_string();
-        assert!(said("qwen3").contains("use one of Qwen3-30B-A3B, Qwen3-Coder-30B-A3B"));
+        let message = |text| unclear(Path::new(text)).unwrap().to_string();
+        assert!(message("qwen3").contains("use one of Qwen3-30B-A3B, Qwen3-Coder-30B-A3B"));
         for (text, name) in [
             ("Qwen3.8-Flash-Next", "Qwen3.8-Flash-Next"),
             ("google/gemma-4-26B-A4B", "Gemma"),
             ("Qwen/Qwen3-8B", "dense Qwen"),
             ("Llama-4-Scout", "Llama"),
         ] {
-            assert!(said(text).contains(&format!("does not run {name} yet")), "{text}");
+            assert!(message(text).contains(&format!("does not run {name} yet")), "{text}");
         }
     }
 

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_finds_nothing() {
+    fn texts_that_match_no_name_find_nothing() {
         for text in ["", "/", "-", "q", "Qwen9", "llama", "a/", "Qwen3.2"] {
             check(text, &[]);
         }

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_code_are_told_apart_however_the_text_is_cut() {
+    fn lines_of_code_are_found_in_any_chunks() {
         let text = "a b\n    c d\n  e f\n\tg h\n```rust\ni j\n```\n`k` l\n";
         let mut whole = CodeLines::default();
         let mut code = String::new();

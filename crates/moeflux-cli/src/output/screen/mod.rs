@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foot_stands_below_the_text_and_goes_without_a_trace() {
+    fn a_footer_is_below_the_text_and_leaves_no_trace() {
         for n_columns in [10, 40, 80] {
             // Lines that end before, at and after the last column, with wide characters.
             for text in [

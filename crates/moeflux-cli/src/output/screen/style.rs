@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sequences_name_what_is_set() {
+    fn sequences_contain_only_the_attributes_that_are_set() {
         assert_eq!(Style::PLAIN.sequence(), "");
         assert_eq!(Style::BOLD.sequence(), "\x1b[1m");
         assert_eq!(Style::CODE.and(Style::BOLD).sequence(), "\x1b[1;36m");

@@ -1,4 +1,4 @@
-//! `generate --chat` with tools and schemas, on the demo model: calls, forms, and what is refused.
+//! `generate --chat` with tools and schemas, on the demo model: calls, forms and refusals.
 
 use std::process::Output;
 
@@ -90,7 +90,7 @@ fn a_call_is_a_line_of_json() {
     for name in ["@tools", "@object", "@bare", "@beside"] {
         assert_eq!(asked(&dir, &[WEATHER, "--tools", name]), format!("{CALL}\n"), "{name}");
     }
-    // An option takes the place of what the file of messages says.
+    // An option takes precedence over the file of messages.
     for more in [
         &["--messages", "@whole"][..],
         &["--messages", "@others", "--tools", "@tools"],
@@ -148,9 +148,9 @@ fn an_answer_follows_its_schema() {
     check(thought.rsplit("</think>").next().unwrap());
     assert!(thought.starts_with("<think>\n"), "{thought}");
     let output = run(&args(&dir, &[question, "--schema", "@schema", "--temp", "0", "-n", "9"]));
-    let said = "note: the answer was cut off, perhaps in the middle of JSON; \
+    let printed = "note: the answer was cut off, perhaps in the middle of JSON; \
                 -n allows more tokens\n";
-    assert_eq!(String::from_utf8(output.stderr).unwrap(), said);
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), printed);
     // Beside tools the answer is a call or the form.
     let both = ["--schema", "@schema", "--tools", "@tools"];
     assert_eq!(asked(&dir, &[&[WEATHER], &both[..]].concat()), format!("{CALL}\n"));
@@ -210,8 +210,8 @@ fn answers_are_those_of_the_server() {
             message["tool_calls"].as_array().map(|calls| calls.iter().map(call).collect());
         assert_eq!(here["calls"], json!(calls), "{more:?}");
         let text = here["text"].as_str().unwrap();
-        let said = text.rsplit("</think>").next().unwrap().trim();
-        assert_eq!(said, message["content"].as_str().unwrap_or_default().trim(), "{more:?}");
+        let printed = text.rsplit("</think>").next().unwrap().trim();
+        assert_eq!(printed, message["content"].as_str().unwrap_or_default().trim(), "{more:?}");
     }
 }
 
@@ -225,16 +225,17 @@ fn a_call_that_was_cut_is_named_and_not_printed() {
     let more = [&more[..], &["--temp", "0", "-n", &n_tokens]].concat();
     let output = run(&args(&dir, &more));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    let said = "note: an incomplete call of `get_weather` was not printed; -n allows more tokens\n";
-    assert_eq!((output.status.code(), stderr.as_str()), (Some(0), said));
+    let printed =
+        "note: an incomplete call of `get_weather` was not printed; -n allows more tokens\n";
+    assert_eq!((output.status.code(), stderr.as_str()), (Some(0), printed));
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "\n");
     let output = run(&args(&dir, &[&more[..], &["--json"]].concat()));
-    assert_eq!(String::from_utf8(output.stderr).unwrap(), said);
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), printed);
     let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&found["finish"], &found["calls"]), (&json!("length"), &Value::Null));
 }
 
-/// It must fail before it looks for a model, unless it needs that.
+/// Checks that a command fails before it looks for a model, unless it needs one.
 #[track_caller]
 fn refused(dir: &ModelDir, more: &[&str], words: &[&str]) {
     let args = args(dir, &[&["x"], more].concat());
@@ -242,7 +243,7 @@ fn refused(dir: &ModelDir, more: &[&str], words: &[&str]) {
 }
 
 #[test]
-fn files_that_are_no_tools_or_no_schema_are_refused_by_name() {
+fn files_without_tools_or_a_schema_are_refused_by_name() {
     let web = json!([{"type": "web_search"}]);
     let colours = json!({"schema": schema(), "name": "colours"});
     let dir = folder(&[
@@ -334,12 +335,15 @@ fn options_that_contradict_each_other_are_wrong_use() {
 }
 
 #[test]
-fn what_has_no_effect_in_a_tool_is_told() {
+fn fields_of_a_tool_without_effect_are_reported() {
     let anthropic = json!([{"name": "f", "input_schema": {"type": "object"}}]);
     let dir = folder(&[("anthropic", &anthropic)]);
     let output = run(&args(&dir, &["x", "--tools", "@anthropic", "-n", "1"]));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    let said = stderr.lines().next().unwrap();
-    assert!(said.starts_with("note: ") && said.contains("anthropic: no effect here: "), "{said}");
-    assert!(said.ends_with(": tools[].function.input_schema"), "{said}");
+    let printed = stderr.lines().next().unwrap();
+    assert!(
+        printed.starts_with("note: ") && printed.contains("anthropic: no effect here: "),
+        "{printed}"
+    );
+    assert!(printed.ends_with(": tools[].function.input_schema"), "{printed}");
 }

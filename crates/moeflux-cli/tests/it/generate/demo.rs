@@ -1,7 +1,7 @@
-//! The model in the box on held-out questions and requests, by greedy decoding on the CPU backend.
+//! Asks the demo model held-out questions and requests, by greedy decoding on the CPU backend.
 //!
-//! What is right is what `tools/demo-model/score.py` calls right, which has the counts of the same
-//! weights in PyTorch.
+//! Answers are judged as in `tools/demo-model/score.py`, which has the counts of the same weights
+//! in PyTorch.
 
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::support::{ModelDir, moeflux_in, stdout_in};
 
-/// Of 20, as the model's card promises.
+/// Right answers out of 20 that the model's card promises.
 const N_RIGHT_MIN: usize = 16;
 
 /// Room for any of these chats.
@@ -66,7 +66,7 @@ fn cases(name: &str) -> Vec<Value> {
     cases
 }
 
-/// Counts, and names what is wrong.
+/// Counts the right answers, and lists the wrong ones.
 fn check(name: &str, is_right: impl Fn(&mut DemoChat, &Value) -> Result<(), String>) {
     let mut chat = DemoChat::open();
     let mut failures = Vec::new();
@@ -83,11 +83,11 @@ fn questions_in_phrasings_that_training_never_saw() {
     check("questions.json", |chat, case| {
         let question = case["question"].as_str().unwrap();
         let answer = chat.answer(question, None, 160).to_lowercase();
-        let said = answer.rsplit("</think>").next().unwrap_or_default();
+        let printed = answer.rsplit("</think>").next().unwrap_or_default();
         let accepted = case["accept"].as_array().unwrap();
         let is_right =
-            accepted.iter().any(|it| said.contains(&it.as_str().unwrap().to_lowercase()));
-        is_right.then_some(()).ok_or_else(|| format!("{question}\n    {}", said.trim()))
+            accepted.iter().any(|it| printed.contains(&it.as_str().unwrap().to_lowercase()));
+        is_right.then_some(()).ok_or_else(|| format!("{question}\n    {}", printed.trim()))
     });
 }
 

@@ -1,6 +1,6 @@
-//! `generate` as README shows it, and what happens when input or output go wrong.
+//! `generate` as README shows it, and with failing input and output.
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -20,6 +20,7 @@ fn answer(dir: &ModelDir, more: &[&str]) -> Value {
 }
 
 /// Options that keep the model from ending by itself.
+#[cfg(unix)]
 fn endless(dir: &ModelDir) -> Vec<String> {
     let bytes = std::fs::read(dir.file("model/generation_config.json")).unwrap();
     let config: Value = serde_json::from_slice(&bytes).unwrap();
@@ -90,9 +91,9 @@ fn a_prompt_may_be_in_a_file() {
     let bad = ["generate", "--prompt-file", bad.to_str().unwrap()];
     check_fails(&[&bad[..], &common].concat(), &["bad.txt", "not UTF-8 at byte 3"]);
     let none = moeflux(&["generate"]);
-    let said = String::from_utf8(none.stderr).unwrap();
-    assert_eq!(none.status.code(), Some(2), "{said}");
-    assert!(said.contains("<PROMPT|--prompt-file <FILE>|--messages <FILE>>"), "{said}");
+    let printed = String::from_utf8(none.stderr).unwrap();
+    assert_eq!(none.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("<PROMPT|--prompt-file <FILE>|--messages <FILE>>"), "{printed}");
 }
 
 #[test]
@@ -102,9 +103,9 @@ fn a_mirror_that_nothing_is_read_from_is_named() {
     let note = |more: &[&str]| {
         let args = [&["Hello", "-n", "2", "--mirror", mirror.to_str().unwrap()][..], more].concat();
         let output = command(&dir, &args).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{said}");
-        said.contains("note: the mirror ")
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{printed}");
+        printed.contains("note: the mirror ")
     };
     assert!(note(&[]) && !note(&["--slots", "4"]));
 }
@@ -118,16 +119,18 @@ fn a_mirror_of_another_seed_is_refused_in_one_line() {
     stdout_of(&["synth", "--config", config, "--out", mirror, "--seed", "5"]);
     let args = ["Hello", "-n", "2", "--slots", "4", "--mirror", mirror];
     let output = command(&dir, &args).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    let last = said.lines().last().unwrap();
-    assert!(last.contains(mirror) && last.contains("of the mirror is not a copy of"), "{said}");
-    assert!(last.contains(", of tensor `") && last.contains("differs"), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    let last = printed.lines().last().unwrap();
+    assert!(last.contains(mirror) && last.contains("of the mirror is not a copy of"), "{printed}");
+    assert!(last.contains(", of tensor `") && last.contains("differs"), "{printed}");
 }
 
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_the_answer_and_keeps_it() {
+    use std::io::Read as _;
+
     let dir = ModelDir::synthetic();
     let mut generate = command(&dir, &["Hello", "-n", "190000", "--stats"]);
     generate.args(endless(&dir)).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -165,7 +168,7 @@ fn a_lost_output_is_an_error() {
 
 #[cfg(unix)]
 #[test]
-fn a_reader_who_left_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let dir = ModelDir::synthetic();
     let mut generate = command(&dir, &["Hello", "-n", "190000"]);
     generate.args(endless(&dir)).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -176,7 +179,7 @@ fn a_reader_who_left_is_no_error() {
 }
 
 #[test]
-fn a_prompt_that_is_no_text_is_refused() {
+fn a_prompt_that_is_not_text_is_refused() {
     let dir = ModelDir::synthetic();
     for (bytes, words) in [(&b"ab\xff"[..], "at byte 2"), (b"", "the prompt is empty")] {
         let mut generate = command(&dir, &["-"]);
@@ -193,7 +196,7 @@ fn a_prompt_that_is_no_text_is_refused() {
 }
 
 #[test]
-fn what_the_folder_says_wrongly_is_named() {
+fn errors_in_configs_of_the_folder_are_named() {
     let dir = ModelDir::synthetic();
     let model = dir.file("model");
     let args = ["generate", "x", "--model", model.to_str().unwrap()];

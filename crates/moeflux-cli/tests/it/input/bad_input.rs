@@ -1,4 +1,5 @@
-//! Damaged, lying and foreign checkpoints: one line that names what and where, status 1.
+//! Damaged, inconsistent and foreign checkpoints: one line that names the error and its place, and
+//! status 1.
 
 use serde_json::{Value, json};
 
@@ -64,7 +65,7 @@ fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
 }
 
 #[test]
-fn a_gguf_file_that_is_no_model() {
+fn a_gguf_file_without_a_model() {
     let dir = ModelDir::of_case("gguf-qwen3moe-q8");
     let bytes = std::fs::read(dir.file("model.gguf")).unwrap();
     let clip = std::fs::read(golden("../fuzz/corpus/gguf/kinds")).unwrap();
@@ -126,13 +127,13 @@ fn a_file_of_something_else_beside_the_model() {
 fn memory_without_a_unit() {
     for (given, meant) in [("24", "24G"), ("0", "24G"), ("512K", "512G")] {
         let output = crate::support::moeflux(&["bench", "--memory", given]);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("too few for any model") && said.contains(meant), "{said}");
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains("too few for any model") && printed.contains(meant), "{printed}");
     }
 }
 
-/// What a process takes differs from run to run.
+/// The memory that a process needs differs from run to run.
 #[test]
 fn the_least_memory_that_an_error_names_is_enough() {
     let dir = ModelDir::synthetic();
@@ -144,11 +145,11 @@ fn the_least_memory_that_an_error_names_is_enough() {
     };
     for _ in 0..20 {
         let refused = run("2M");
-        let said = String::from_utf8(refused.stderr).unwrap();
-        let (_, behind) = said.split_once('(').unwrap();
-        let (least, _) = behind.split_once(" bytes)").unwrap();
+        let printed = String::from_utf8(refused.stderr).unwrap();
+        let (_, after) = printed.split_once('(').unwrap();
+        let (least, _) = after.split_once(" bytes)").unwrap();
         let enough = run(&least.replace(',', ""));
-        assert!(enough.status.success(), "{said}{}", String::from_utf8_lossy(&enough.stderr));
+        assert!(enough.status.success(), "{printed}{}", String::from_utf8_lossy(&enough.stderr));
     }
 }
 
@@ -171,7 +172,7 @@ fn a_file_cut_inside_its_header() {
 }
 
 #[test]
-fn a_header_length_that_lies() {
+fn a_wrong_header_length() {
     let dir = ModelDir::of_case(CASE);
     let mut bytes = std::fs::read(dir.file(SHARD)).unwrap();
     bytes[..8].copy_from_slice(&u64::MAX.to_le_bytes());
@@ -288,7 +289,7 @@ fn a_tensor_too_many_and_one_too_few() {
 }
 
 #[test]
-fn quantisation_that_is_not_what_it_says() {
+fn a_quantisation_that_differs_from_the_config() {
     let dir = ModelDir::of_case(CASE);
     dir.edit_json("config.json", |config| {
         config["quantization"]["bits"] = json!(8);

@@ -1,4 +1,4 @@
-//! Names and texts of others on their way to a terminal: nothing in them does anything there.
+//! Foreign names and texts that are printed to a terminal: their control characters are escaped.
 
 use std::fs;
 use std::io::Read as _;
@@ -16,16 +16,16 @@ fn is_harmful(letter: char) -> bool {
         || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Fails; all that is said is harmless, has these words, and is short.
+/// Checks that a command fails, with a short and harmless message that contains these words.
 #[track_caller]
 fn check_fails(args: &[&str], words: &[&str]) {
     let output = moeflux(args);
-    let said = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap()).concat();
-    assert_ne!(output.status.code(), Some(0), "{args:?}: {said}");
-    assert!(!said.contains(is_harmful) && said.len() < 10_000, "{args:?}: {said:.2000?}");
-    assert!(said.starts_with("error: ") || said.contains("\nerror: "), "{said}");
+    let printed = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap()).concat();
+    assert_ne!(output.status.code(), Some(0), "{args:?}: {printed}");
+    assert!(!printed.contains(is_harmful) && printed.len() < 10_000, "{args:?}: {printed:.2000?}");
+    assert!(printed.starts_with("error: ") || printed.contains("\nerror: "), "{printed}");
     for word in words {
-        assert!(said.contains(word), "{args:?}: `{word}` is not in {said}");
+        assert!(printed.contains(word), "{args:?}: `{word}` is not in {printed}");
     }
 }
 
@@ -56,7 +56,7 @@ fn a_name_of_a_surplus_tensor_is_cut_and_harmless() {
 }
 
 #[test]
-fn what_configs_and_paths_say_is_harmless() {
+fn texts_in_configs_and_paths_are_escaped() {
     let dir = ModelDir::new();
     let config = dir.file("config.json");
     for (key, value) in [
@@ -94,9 +94,9 @@ fn branches_and_folders_in_lists_are_harmless() {
         command.env_remove("HF_HUB_CACHE");
         let output = command.output().unwrap();
         assert!(output.status.success());
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(!said.contains(is_harmful), "{said:?}");
-        said
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(!printed.contains(is_harmful), "{printed:?}");
+        printed
     };
     let page = list(&[], ".");
     assert!(page.contains("x\\u{1b}[2J\\u{7}\\u{9b}31m\\u{202e}\\n "), "{page}");
@@ -107,7 +107,7 @@ fn branches_and_folders_in_lists_are_harmless() {
     assert!(page.contains("none\\u001b[2J"), "{page}");
 }
 
-/// A model that says bytes, most of them no text.
+/// A model that generates random bytes, most of which are not text.
 fn noisy() -> ModelDir {
     let dir = ModelDir::synthetic();
     dir.edit_json("small.json", |config| config["vocab_size"] = 300.into());

@@ -1,4 +1,4 @@
-//! Input that is damaged, hostile or no file: one line of an error, and nothing that harms.
+//! Damaged and hostile input, and input that is not a file: an error of one harmless line.
 
 mod bad_input;
 #[cfg(unix)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use crate::support::ModelDir;
 
-/// Longer than any command below takes on the slowest machine; a pipe makes one wait for ever.
+/// Longer than any command below runs on the slowest machine; one that opens a pipe waits for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Exit code and stderr of a command, which is killed if it does not end.
+/// Returns the exit code and stderr of a command, which is killed if it does not end.
 fn run(args: &[&str]) -> (Option<i32>, String) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_moeflux"))
         .args(args)
@@ -28,13 +28,13 @@ fn run(args: &[&str]) -> (Option<i32>, String) {
         stderr.read_to_string(&mut text).unwrap();
         sender.send(text).unwrap();
     });
-    let said = receiver.recv_timeout(PATIENCE);
-    if said.is_err() {
+    let printed = receiver.recv_timeout(PATIENCE);
+    if printed.is_err() {
         child.kill().unwrap();
     }
     let status = child.wait().unwrap();
     reader.unwrap().join().unwrap();
-    (status.code(), said.expect("the command ends"))
+    (status.code(), printed.expect("the command ends"))
 }
 
 fn make_pipe(path: &Path) {
@@ -84,10 +84,10 @@ fn no_command_waits_for_a_pipe() {
         let is_deep = ["model.safetensors", "moeflux-sums.json"].contains(&name);
         let mut n_refused = 0;
         for args in commands.into_iter().chain(is_deep.then_some(&doctor[..])) {
-            let (code, said) = run(args);
-            if code == Some(1) && said.contains("is a pipe") {
+            let (code, printed) = run(args);
+            if code == Some(1) && printed.contains("is a pipe") {
                 n_refused += 1;
-                assert!(said.contains(name) && said.trim().lines().count() == 1, "{said}");
+                assert!(printed.contains(name) && printed.trim().lines().count() == 1, "{printed}");
             }
             std::fs::remove_dir_all(out.file("packed")).ok();
         }
@@ -97,15 +97,15 @@ fn no_command_waits_for_a_pipe() {
 }
 
 #[test]
-fn files_that_are_named_are_no_pipes_either() {
+fn named_pipes_are_refused_as_files_too() {
     let dir = ModelDir::new();
     let pipe = dir.file("pipe");
     make_pipe(&pipe);
     let pipe = pipe.to_str().unwrap();
     let gguf = dir.file("pipe.gguf");
     make_pipe(&gguf);
-    let (code, said) = run(&["inspect", gguf.to_str().unwrap()]);
-    assert!(code == Some(1) && said.contains("is a pipe"), "{said}");
+    let (code, printed) = run(&["inspect", gguf.to_str().unwrap()]);
+    assert!(code == Some(1) && printed.contains("is a pipe"), "{printed}");
     let out = dir.file("out");
     let out = out.to_str().unwrap();
     let commands: [&[&str]; 9] = [
@@ -120,9 +120,9 @@ fn files_that_are_named_are_no_pipes_either() {
         &["logits", "--tokens", "1", "--out", pipe],
     ];
     for args in commands {
-        let (code, said) = run(args);
-        assert_eq!(code, Some(1), "{args:?}: {said}");
-        assert!(said.contains("is a pipe"), "{args:?}: {said}");
+        let (code, printed) = run(args);
+        assert_eq!(code, Some(1), "{args:?}: {printed}");
+        assert!(printed.contains("is a pipe"), "{args:?}: {printed}");
     }
 }
 
@@ -133,8 +133,8 @@ fn an_optional_file_that_leads_nowhere_is_not_absent() {
         std::fs::remove_file(model.file(name)).ok();
         std::os::unix::fs::symlink("../blobs/0123", model.file(name)).unwrap();
         let dir = model.path().to_str().unwrap();
-        let (code, said) = run(&["generate", "--chat", "hi", "-n", "1", "--model", dir]);
-        assert_eq!(code, Some(1), "{name}: {said}");
-        assert!(said.contains(name) && said.contains("link to ../blobs/0123"), "{said}");
+        let (code, printed) = run(&["generate", "--chat", "hi", "-n", "1", "--model", dir]);
+        assert_eq!(code, Some(1), "{name}: {printed}");
+        assert!(printed.contains(name) && printed.contains("link to ../blobs/0123"), "{printed}");
     }
 }

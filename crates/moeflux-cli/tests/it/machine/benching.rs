@@ -1,4 +1,4 @@
-//! `bench`: what its figures stand beside, and numbers that cannot be. Never how fast it is.
+//! `bench`: the conditions in its reports, and invalid numbers. Speed is not tested.
 
 use serde_json::Value;
 
@@ -56,7 +56,7 @@ fn a_part_without_tokens_is_left_out() {
 }
 
 #[test]
-fn what_a_figure_depends_on_stands_beside_it() {
+fn a_figure_comes_with_its_conditions() {
     let more =
         ["--prompt-tokens", "5", "--gen-tokens", "2", "--context-tokens", "3", "--seed", "9"];
     let result = bench(CASES[0], &more);
@@ -91,7 +91,7 @@ fn what_a_figure_depends_on_stands_beside_it() {
 }
 
 #[test]
-fn arithmetic_instructions_and_backend_are_as_asked() {
+fn arithmetic_instructions_and_backend_follow_the_options() {
     let few = ["--prompt-tokens", "2", "--gen-tokens", "1", "--repeat", "1"];
     let asked = |more: &[&str]| bench(CASES[0], &[&few, more].concat());
     assert_eq!(asked(&["--precise"])["arithmetic"], "f32");

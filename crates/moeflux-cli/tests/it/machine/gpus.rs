@@ -1,4 +1,4 @@
-//! `--backend` and `--gpu`: what is there computes, what is not is named.
+//! `--backend` and `--gpu`: available GPUs compute, missing ones are named.
 
 use moeflux_testing::needs_gpu;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ fn a_gpu_is_chosen_by_its_number_and_computes_the_same() {
 }
 
 #[test]
-fn what_is_not_there_is_one_line_and_auto_goes_on() {
+fn a_missing_gpu_is_one_line_and_auto_continues_without() {
     needs_gpu!();
     let model = golden(NAME);
     let out = ModelDir::new();
@@ -49,7 +49,7 @@ fn what_is_not_there_is_one_line_and_auto_goes_on() {
     check_fails(&[&args[..], &wrong].concat(), &["no such GPU", "not found; available: 0: "]);
     let output = moeflux(&[&args[..], &["--backend", "auto"]].concat());
     assert!(output.status.success());
-    // A machine with a card says nothing.
+    // A machine with a GPU prints nothing.
     let stderr = String::from_utf8(output.stderr).unwrap();
     let notes: Vec<&str> = stderr.lines().filter(|line| line.starts_with("note: ")).collect();
     assert!(notes.len() <= 1, "{stderr}");
@@ -113,7 +113,7 @@ fn options_of_a_gpu_mean_a_gpu() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn drivers_say_nothing_about_the_desktop() {
+fn messages_of_drivers_about_the_desktop_are_suppressed() {
     needs_gpu!();
     let dir = ModelDir::new();
     let mut doctor = std::process::Command::new(env!("CARGO_BIN_EXE_moeflux"));

@@ -1,4 +1,4 @@
-//! What depends on the machine: `bench`, `plan`, `doctor`, and the choice of a GPU.
+//! Commands that depend on the machine: `bench`, `plan`, `doctor`, and the choice of a GPU.
 
 mod benching;
 mod gpus;

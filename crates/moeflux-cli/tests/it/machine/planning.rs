@@ -1,9 +1,6 @@
-//! `moeflux plan` and `moeflux doctor`: figures, what is remembered, what is found damaged.
+//! `moeflux plan` and `moeflux doctor`: figures, stored measurements, and damage that is found.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{Builder, JoinHandle};
 
 use serde_json::Value;
 
@@ -33,7 +30,7 @@ fn doctor<'a>(dir: &'a ModelDir, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn a_plan_of_a_config_says_what_it_needs_and_what_it_assumed() {
+fn a_plan_of_a_config_states_needs_and_assumptions() {
     let cache = ModelDir::new();
     let config = config();
     let plan = ["plan", &config, "--bits", "4", "--group", "64", "--memory", "64G"];
@@ -160,11 +157,11 @@ fn the_least_memory_is_the_least_that_works() {
     let stderr = String::from_utf8(too_small.stderr).unwrap();
     assert_eq!(too_small.status.code(), Some(1), "{stderr}");
     // With all of it nothing is streamed, one slot less is.
-    let said = |memory: u64| String::from_utf8(run(memory).stderr).unwrap();
-    let (whole, less) = (said(all), said(all - slot));
+    let printed = |memory: u64| String::from_utf8(run(memory).stderr).unwrap();
+    let (whole, less) = (printed(all), printed(all - slot));
     assert!(whole.contains("8 of 8 in memory"), "{whole}");
     assert!(!less.contains("8 of 8 in memory") && less.contains("of 8 in memory"), "{less}");
-    // `plan` refuses what the engine refuses.
+    // `plan` refuses the budgets that the engine refuses.
     let plan = |memory: u64| {
         moeflux_in(&cache, &["plan", &model, "--memory", &memory.to_string()]).status.code()
     };
@@ -172,7 +169,7 @@ fn the_least_memory_is_the_least_that_works() {
 }
 
 #[test]
-fn a_trace_narrows_what_is_expected() {
+fn a_trace_narrows_the_estimate() {
     let (cache, dir) = (ModelDir::new(), ModelDir::new());
     let model = model_with_large_experts(&dir);
     let trace = dir.file("routes.trace").to_str().unwrap().to_owned();
@@ -235,7 +232,7 @@ fn wrong_uses_of_plan_and_doctor_are_explained() {
 }
 
 #[test]
-fn what_the_doctor_measures_the_plan_knows() {
+fn the_plan_uses_the_measurements_of_doctor() {
     let (cache, dir) = (ModelDir::new(), ModelDir::new());
     let dir_name = dir.path().to_str().unwrap();
     // Other tests use the machine.
@@ -272,66 +269,76 @@ fn what_the_doctor_measures_the_plan_knows() {
     assert_eq!(left.count(), 0, "a model of a trial was left");
 }
 
-/// Threads that keep every core busy for as long as this lives.
-struct BusyCores {
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
+/// A busy machine, which only Linux reports.
+#[cfg(target_os = "linux")]
+mod busy {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread::{Builder, JoinHandle};
 
-impl BusyCores {
-    fn start() -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let burn = |stop: Arc<AtomicBool>| {
-            let burn = move || while !stop.load(Ordering::Relaxed) {};
-            Builder::new().name("burner".to_owned()).spawn(burn).unwrap()
-        };
-        let threads = (0..2 * n_cores).map(|_| burn(Arc::clone(&stop))).collect();
-        Self { stop, threads }
+    use super::*;
+
+    /// Threads that keep every core busy for as long as this lives.
+    struct BusyCores {
+        stop: Arc<AtomicBool>,
+        threads: Vec<JoinHandle<()>>,
     }
-}
 
-impl Drop for BusyCores {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            drop(thread.join());
+    impl BusyCores {
+        fn start() -> Self {
+            let stop = Arc::new(AtomicBool::new(false));
+            let n_cores = std::thread::available_parallelism().map_or(1, usize::from);
+            let burn = |stop: Arc<AtomicBool>| {
+                let burn = move || while !stop.load(Ordering::Relaxed) {};
+                Builder::new().name("burner".to_owned()).spawn(burn).unwrap()
+            };
+            let threads = (0..2 * n_cores).map(|_| burn(Arc::clone(&stop))).collect();
+            Self { stop, threads }
         }
     }
-}
 
-#[cfg(target_os = "linux")]
-#[test]
-fn figures_of_a_busy_machine_are_shown_and_not_kept() {
-    let (cache, dir) = (ModelDir::new(), ModelDir::new());
-    let file = cache.path().join("moeflux/measured-1.json");
-    let source = || {
-        let plan = json(&stdout_in(&cache, &["plan", "qwen3-30b-a3b", "--json"]));
-        plan["machine"]["memory"]["source"].as_str().unwrap().to_owned()
-    };
-    let busy_cores = BusyCores::start();
-    let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
-    assert!(page.contains("too low, so `moeflux plan` does not use them"), "{page}");
-    assert!(!file.exists() && source().starts_with("assumed"), "{}", source());
-    let kept = unbroken(&stdout_in(&cache, &doctor(&dir, &["--even-if-busy"])));
-    assert!(kept.contains("uses them, as --even-if-busy requests"), "{kept}");
-    let before = std::fs::read(&file).unwrap();
-    stdout_in(&cache, &doctor(&dir, &[]));
-    assert_eq!(std::fs::read(&file).unwrap(), before, "earlier figures stay");
-    drop(busy_cores);
-    assert_eq!(source(), "measured by `moeflux doctor` just now on a busy machine");
-    for plan in [&["plan"][..], &["plan", "qwen3-30b-a3b"]] {
-        let page = unbroken(&stdout_in(&cache, plan));
-        let words = "* warning: the figures of memory, the drive are too low, as the machine was";
-        assert!(page.contains(words), "{page}");
+    impl Drop for BusyCores {
+        fn drop(&mut self) {
+            self.stop.store(true, Ordering::Relaxed);
+            for thread in self.threads.drain(..) {
+                drop(thread.join());
+            }
+        }
     }
 
-    let said = stdout_in(&cache, &["doctor", "--forget"]);
-    let lines: Vec<&str> = said.lines().collect();
-    assert!(lines[0].starts_with("forgotten, in ") && lines[0].contains("measured-1.json"));
-    assert!(lines[1].starts_with("* memory ") && lines[2].starts_with("* drive "), "{said}");
-    assert!(source().starts_with("assumed"), "{}", source());
-    assert!(stdout_in(&cache, &["doctor", "--forget"]).starts_with("nothing to forget: "));
+    #[test]
+    fn figures_of_a_busy_machine_are_shown_and_not_kept() {
+        let (cache, dir) = (ModelDir::new(), ModelDir::new());
+        let file = cache.path().join("moeflux/measured-1.json");
+        let source = || {
+            let plan = json(&stdout_in(&cache, &["plan", "qwen3-30b-a3b", "--json"]));
+            plan["machine"]["memory"]["source"].as_str().unwrap().to_owned()
+        };
+        let busy_cores = BusyCores::start();
+        let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
+        assert!(page.contains("too low, so `moeflux plan` does not use them"), "{page}");
+        assert!(!file.exists() && source().starts_with("assumed"), "{}", source());
+        let kept = unbroken(&stdout_in(&cache, &doctor(&dir, &["--even-if-busy"])));
+        assert!(kept.contains("uses them, as --even-if-busy requests"), "{kept}");
+        let before = std::fs::read(&file).unwrap();
+        stdout_in(&cache, &doctor(&dir, &[]));
+        assert_eq!(std::fs::read(&file).unwrap(), before, "earlier figures stay");
+        drop(busy_cores);
+        assert_eq!(source(), "measured by `moeflux doctor` just now on a busy machine");
+        for plan in [&["plan"][..], &["plan", "qwen3-30b-a3b"]] {
+            let page = unbroken(&stdout_in(&cache, plan));
+            let words =
+                "* warning: the figures of memory, the drive are too low, as the machine was";
+            assert!(page.contains(words), "{page}");
+        }
+
+        let printed = stdout_in(&cache, &["doctor", "--forget"]);
+        let lines: Vec<&str> = printed.lines().collect();
+        assert!(lines[0].starts_with("forgotten, in ") && lines[0].contains("measured-1.json"));
+        assert!(lines[1].starts_with("* memory ") && lines[2].starts_with("* drive "), "{printed}");
+        assert!(source().starts_with("assumed"), "{}", source());
+        assert!(stdout_in(&cache, &["doctor", "--forget"]).starts_with("nothing to forget: "));
+    }
 }
 
 #[test]
@@ -470,7 +477,7 @@ fn damage_of_a_checkpoint_in_place_is_found_by_a_later_deep_look() {
 }
 
 #[test]
-fn stacked_experts_are_told_apart_and_packs_have_their_own_sums() {
+fn sums_tell_stacked_experts_apart_and_packs_have_their_own() {
     let (cache, dir) = (ModelDir::new(), ModelDir::synthetic());
     let model = dir.file("model");
     let model = model.to_str().unwrap();

@@ -1,5 +1,5 @@
-//! GGUF files through the commands: text by their metadata, packs of them, and what helps where a
-//! tokenizer is not known.
+//! GGUF files through the commands: text by their metadata, packs of them, and a remedy if the
+//! tokenizer is unknown.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -49,11 +49,11 @@ fn text_and_conversations_follow_the_metadata() {
 fn a_pack_answers_as_its_file_and_has_checksums() {
     let dir = ModelDir::synthetic_gguf();
     let (file, packed) = (file_of(&dir), dir.file("packed"));
-    let said = stdout_of(&["verify", text(&file)]);
+    let printed = stdout_of(&["verify", text(&file)]);
     let advice = format!("no checksums: `moeflux doctor --deep {}` writes some now", text(&file));
-    assert!(said.contains(&advice), "{said}");
-    let said = stdout_of(&["pack", text(&file), text(&packed)]);
-    assert!(said.contains("next: moeflux generate"), "{said}");
+    assert!(printed.contains(&advice), "{printed}");
+    let printed = stdout_of(&["pack", text(&file), text(&packed)]);
+    assert!(printed.contains("next: moeflux generate"), "{printed}");
     assert!(stdout_of(&["verify", text(&packed)]).contains("match their checksums"));
     for more in [&[][..], &["--chat"]] {
         let expected = answer(&file, more);
@@ -114,7 +114,7 @@ fn a_server_names_the_file_and_answers() {
 }
 
 #[test]
-fn reports_of_a_file_name_its_types_and_what_gpus_cannot_compute() {
+fn reports_name_types_and_those_without_gpu_kernels() {
     let golden = crate::support::golden;
     let first_lines = |name: &str| {
         let page = stdout_of(&["inspect", text(&golden(name))]);

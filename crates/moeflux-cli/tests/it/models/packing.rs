@@ -1,4 +1,5 @@
-//! `moeflux pack` and `moeflux verify`: killed, taken up again, refused; damage in one line each.
+//! `moeflux pack` and `moeflux verify`: interruptions, resumption and refusals; each damage is
+//! reported in one line.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -63,20 +64,20 @@ fn a_killed_pack_goes_on_and_ends_the_same() {
     }
     // On another system none may be met in the middle of its work; then nothing was shown.
     assert!(n_killed > 0 || cfg!(not(unix)));
-    let said = stdout_of(&["verify", text(&whole)]);
-    assert!(said.contains("match their checksums"), "{said}");
+    let printed = stdout_of(&["verify", text(&whole)]);
+    assert!(printed.contains("match their checksums"), "{printed}");
 }
 
 #[test]
 fn a_pack_is_a_model() {
     let dir = ModelDir::of_bytes_case();
     let target = dir.file("packed");
-    let said =
+    let printed =
         stdout_of(&["pack", text(dir.path()), text(&target), "--bits", "8", "--threads", "1"]);
-    assert!(said.contains("next: moeflux generate --model"), "{said}");
-    let said = stdout_of(&["inspect", text(&target)]);
-    assert!(said.contains("8 bits in groups of 64"), "{said}");
-    assert!(said.contains("packed"), "{said}");
+    assert!(printed.contains("next: moeflux generate --model"), "{printed}");
+    let printed = stdout_of(&["inspect", text(&target)]);
+    assert!(printed.contains("8 bits in groups of 64"), "{printed}");
+    assert!(printed.contains("packed"), "{printed}");
     let args = ["generate", "--model", text(&target), "-n", "3", "--temp", "0", "ab"];
     assert!(!stdout_of(&args).is_empty());
     check_fails(&["pack", text(dir.path()), text(&target)], &["finished pack", "verify"]);
@@ -119,8 +120,8 @@ fn edited_and_missing_checksums_of_small_files_have_a_way_out() {
     let target = dir.file("packed");
     stdout_of(&["pack", text(dir.path()), text(&target)]);
     let generate = ["generate", "--model", text(&target), "-n", "3", "--temp", "0", "ab"];
-    let said = || String::from_utf8(moeflux(&generate).stderr).unwrap();
-    assert!(!said().contains("note:"), "{}", said());
+    let printed = || String::from_utf8(moeflux(&generate).stderr).unwrap();
+    assert!(!printed().contains("note:"), "{}", printed());
     let config = target.join("config.json");
     let mut text_of_config = std::fs::read(&config).unwrap();
     text_of_config.push(b'\n');
@@ -136,18 +137,18 @@ fn edited_and_missing_checksums_of_small_files_have_a_way_out() {
     assert!(!stdout_of(&["verify", text(&target)]).contains("written"));
 
     std::fs::remove_file(target.join("moeflux-pack.json")).unwrap();
-    let note = said();
+    let note = printed();
     assert_eq!(note.matches("note:").count(), 1, "{note}");
     assert!(note.contains("moeflux verify"), "{note}");
     assert!(stdout_of(&["verify", text(&target)]).contains("small files written"));
-    assert!(!said().contains("note:"));
+    assert!(!printed().contains("note:"));
     check_fails(&["verify", text(dir.path()), "--accept-edits"], &["is not packed"]);
 }
 
 #[test]
-fn what_has_no_checksums_says_so() {
-    let said = stdout_of(&["verify", text(&golden("mlx-glm4_moe-q5-g64-f32"))]);
-    assert!(said.contains("not checked") && said.contains("no checksums"), "{said}");
+fn verify_reports_missing_checksums() {
+    let printed = stdout_of(&["verify", text(&golden("mlx-glm4_moe-q5-g64-f32"))]);
+    assert!(printed.contains("not checked") && printed.contains("no checksums"), "{printed}");
 }
 
 #[test]

@@ -24,14 +24,14 @@ struct PullFixture {
 }
 
 impl PullFixture {
-    /// With these files.
+    /// Creates a hub with these files.
     fn new(files: &[HubFile]) -> Self {
         let server = HubServer::new();
         server.put(ID, Access::Open, COMMIT, files);
         Self { server, home: ModelDir::new() }
     }
 
-    /// With a model that can be run.
+    /// Creates a hub with a model that can be run.
     fn with_model() -> Self {
         let made = ModelDir::synthetic();
         let mut files = vec![HubFile::new("README.md", HostedContents::new(b"# A model"))];
@@ -68,7 +68,8 @@ impl PullFixture {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// It fails with this status, and says these words in the last line of stderr.
+    /// Checks that a command fails with this status, and that the last line of stderr contains
+    /// these words.
     #[track_caller]
     fn check_fails(&self, status: i32, args: &[&str], words: &[&str]) {
         let output = self.run(args);
@@ -100,7 +101,7 @@ impl PullFixture {
     }
 }
 
-fn said(child: &mut Child) -> (Option<i32>, String) {
+fn outcome(child: &mut Child) -> (Option<i32>, String) {
     let mut text = String::new();
     child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     (child.wait().unwrap().code(), text)
@@ -137,7 +138,7 @@ fn a_kind_of_gguf_file_is_pulled_and_run_by_name() {
 }
 
 #[test]
-fn what_is_not_here_is_pulled_if_that_is_wished() {
+fn a_missing_model_is_pulled_on_request() {
     let fixture = PullFixture::with_model();
     let generate = ["generate", "Once", "-n", "1", "--seed", "1", "--model", ID];
     fixture.check_fails(1, &generate, &["no such model", "`moeflux pull owner/model`", "--yes"]);
@@ -149,7 +150,7 @@ fn what_is_not_here_is_pulled_if_that_is_wished() {
     let again = fixture.run(&generate);
     assert_eq!((again.stdout, again.status.code()), (output.stdout, Some(0)));
 
-    // The hub of this test has no other model, and the download says so: once.
+    // The hub of this test has no other model; the download reports that once.
     let output = fixture.run(&["generate", "x", "--yes", "--model", "owner/other"]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!((output.status.code(), stderr.matches("error: ").count()), (Some(1), 1), "{stderr}");
@@ -243,7 +244,7 @@ fn a_model_that_is_not_here_names_the_command_that_fetches_it() {
 }
 
 #[test]
-fn what_is_no_model_for_moeflux_is_told_before_a_download() {
+fn unusable_models_are_refused_before_a_download() {
     let gguf = HubFile::new("x-Q4_K_M.gguf", HostedContents::noise(1, 20_000));
     let fixture =
         PullFixture::new(&[gguf, HubFile::new("config.json", HostedContents::new(b"{}"))]);
@@ -284,7 +285,7 @@ fn wrong_names_and_refusals_have_their_exit_codes() {
 }
 
 #[test]
-fn what_is_damaged_is_named_and_mended() {
+fn damaged_files_are_named_and_repaired() {
     let files = [
         HubFile::new("config.json", HostedContents::new(b"{}")),
         HubFile::new("model.safetensors", HostedContents::noise(1, 20_000)),
@@ -309,7 +310,7 @@ fn what_is_damaged_is_named_and_mended() {
     }
 }
 
-/// Of these tests' downloads, which take seconds.
+/// The size of a piece in these tests' downloads, which take seconds.
 const PIECE: u64 = 64 << 10;
 const N_BYTES: u64 = 4 << 20;
 
@@ -342,7 +343,7 @@ fn a_killed_download_goes_on_where_it_was() {
     assert!(!fixture.dir().join("refs/main").exists());
     fixture.server.faults(|_, _| HubFault::Nothing);
     fixture.stdout(&SLOW_PULL);
-    // Each of the three may have lost a piece of each connection, and what was on its way.
+    // Each of the three may have lost a piece of each connection, and the bytes in flight.
     let sent = fixture.server.n_bytes();
     let lost = 3 * 2 * (PIECE + (256 << 10));
     assert!(sent <= N_BYTES + lost, "{sent} bytes for {N_BYTES}");
@@ -358,7 +359,7 @@ fn ctrl_c_ends_a_download_in_good_order() {
     fixture.wait_for_bytes(N_BYTES / 4);
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    let (code, text) = said(&mut child);
+    let (code, text) = outcome(&mut child);
     assert_eq!(code, Some(130), "{text}");
     assert!(text.contains("`moeflux pull owner/model` resumes"), "{text}");
     let listed: Value = serde_json::from_str(&fixture.stdout(&["list", "--json"])).unwrap();
@@ -372,7 +373,7 @@ fn two_downloads_of_the_same_do_not_harm_each_other() {
     let fixture = slow_fixture();
     let mut children = [0; 2].map(|_| fixture.start(&SLOW_PULL));
     for child in &mut children {
-        let (code, text) = said(child);
+        let (code, text) = outcome(child);
         assert_eq!(code, Some(0), "{text}");
     }
     assert!(fixture.server.n_bytes() < N_BYTES + 10_000, "each byte is fetched once");

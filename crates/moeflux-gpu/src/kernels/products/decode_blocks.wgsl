@@ -1,5 +1,5 @@
 // Units of blocks, for `decode_matrix.wgsl`. The contents of a block are defined in
-// `matrix/blocks/apart.rs` of moeflux-kernels. Blocks are stored as in the file, one after the
+// `matrix/blocks/decoded.rs` of moeflux-kernels. Blocks are stored as in the file, one after the
 // other. The large ones of 4 and 5 bits, and those with separate scales, begin at whole quads,
 // others at any word, half word, or byte.
 //

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_knows_the_same_numbers() {
+    fn the_wgsl_has_the_same_constants() {
         for line in [
             format!("const UNIT_COLS: u32 = {UNIT_COLS}u;"),
             format!("const FORM_F32: u32 = {}u;", form_of(FloatKind::F32)),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_told_apart() {
+    fn every_kind_has_its_own_code() {
         let layout = |kind, n_cols| MatrixLayout { kind, n_rows: 1, n_cols };
         let affine = Kind::Affine(Affine::new(5, 128, FloatKind::Bf16));
         assert_eq!(kind_of(layout(affine, 256)), 4 | 5 << 4 | 4 << 8 | 2 << 12 | 1 << 16);

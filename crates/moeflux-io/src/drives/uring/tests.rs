@@ -19,7 +19,7 @@ pub(crate) fn drive_or_typed_refusal(files: Vec<DriveFile>, depth: usize) -> Opt
 }
 
 #[test]
-fn answers_of_the_kernel_are_told_apart() {
+fn answers_of_the_kernel_are_distinguished() {
     let refused = |code| UringRefused::from(io::Error::from_raw_os_error(code));
     assert!(matches!(refused(libc::ENOSYS), UringRefused::Unsupported));
     assert!(matches!(refused(libc::EPERM), UringRefused::Forbidden));

@@ -98,7 +98,7 @@ fn check_error(error: &LoadError, n_attempts_min: u32, n_drives_expected: u32) {
 }
 
 #[test]
-fn where_both_drives_fail_the_error_says_so() {
+fn a_failure_of_both_drives_is_one_error() {
     let dead: DriveSetup =
         |drive, seed| drive.with_faults(Faults { seed, n_lost: 1000, ..Faults::default() });
     let mut rig = LoaderRig::new(&contents(), 0, &[dead, dead]);
@@ -111,7 +111,7 @@ fn where_both_drives_fail_the_error_says_so() {
 
 /// A job that waits for its next attempt ends at once when it is cancelled.
 #[test]
-fn what_waits_for_another_attempt_can_be_cancelled() {
+fn a_job_that_waits_for_another_attempt_can_be_cancelled() {
     let mut rig = rig_with(&contents(), Faults { n_lost: 1000, ..Faults::default() });
     rig.submit(0, LoadPriority::Demand, &[(FileIdx(0), 5, 100)]);
     rig.loader.wait(Wait::AtMost(Duration::from_millis(100)), &mut rig.finished).unwrap();
@@ -226,8 +226,8 @@ fn a_seed_replays() {
     assert_ne!(trace(1).2, trace(2).2);
 }
 
-/// Wrong bits are left for checksums to find. A caller that reads again says so and gets another
-/// result, also from a specific drive.
+/// The loader does not detect wrong bits; checksums do. A caller that requests a reread gets
+/// another result, also from a specific drive.
 #[test]
 fn flipped_bits_come_through_and_a_reread_is_another_read() {
     let flipping: DriveSetup =
@@ -297,7 +297,7 @@ fn work_goes_where_it_is_done_sooner() {
 }
 
 #[test]
-fn parts_behind_the_end_of_a_file_are_refused_by_name() {
+fn parts_beyond_the_end_of_a_file_are_refused_by_name() {
     let mut rig = LoaderRig::new(&contents(), 0, &[HEALTHY]);
     rig.submit(0, LoadPriority::Demand, &[(FileIdx(2), 0, 4096), (FileIdx(1), 70_000, 2)]);
     rig.submit(1, LoadPriority::Demand, &[(FileIdx(1), u64::MAX - 4095, 2)]);

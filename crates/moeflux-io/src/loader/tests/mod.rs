@@ -208,7 +208,7 @@ fn parts_are_divided_evenly() {
 }
 
 #[test]
-fn what_is_read_is_counted() {
+fn reads_are_counted() {
     let speed: DriveSetup = |drive, _| {
         let latency_min = Duration::from_micros(100);
         let latency_more_max = Duration::ZERO;

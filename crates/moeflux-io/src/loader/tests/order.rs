@@ -61,7 +61,7 @@ fn a_promoted_guess_comes_before_the_others() {
 }
 
 #[test]
-fn what_is_cancelled_is_not_read_any_further() {
+fn a_cancelled_job_begins_no_more_reads() {
     for priority in [LoadPriority::Demand, LoadPriority::Prefetch] {
         let mut rig = LoaderRig::new(&contents(), 0, &[ONE_BY_ONE]);
         rig.submit(0, priority, &[(FileIdx(0), 0, SLOT_BYTES)]);
@@ -98,7 +98,7 @@ fn a_job_cancelled_before_it_began_comes_back_without_a_read() {
 /// Random jobs, promotions, cancels and waits over one or two drives with transient faults: each
 /// job is returned once, and is ready unless it was cancelled.
 #[test]
-fn any_sequence_of_calls_brings_every_job_back_once() {
+fn any_sequence_of_calls_returns_every_job_once() {
     let contents = contents();
     for seed in seeds(400) {
         run_against_model(&contents, seed);

@@ -110,7 +110,7 @@ fn a_drive_alone_is_waited_for_a_few_seconds() {
 }
 
 #[test]
-fn with_a_mirror_nobody_waits_and_a_drive_that_is_back_is_used_again() {
+fn a_mirror_avoids_waits_and_a_returned_drive_is_used_again() {
     let contents = contents();
     let until = Duration::from_millis(500);
     let mut rig = rig_away(&contents, until, true);

@@ -59,7 +59,7 @@ impl RealFiles {
 }
 
 #[test]
-fn every_drive_brings_the_files_bytes() {
+fn every_drive_returns_the_bytes_of_the_files() {
     let files = RealFiles::new();
     for mut rig in files.rigs() {
         let mut rng = Rng::new(17);
@@ -85,7 +85,7 @@ fn every_drive_brings_the_files_bytes() {
 }
 
 #[test]
-fn a_file_that_was_cut_is_an_error_that_says_so() {
+fn a_truncated_file_is_reported_as_such() {
     for is_cut_before_reading in [true, false] {
         let files = RealFiles::new();
         let rigs = files.rigs();
@@ -114,7 +114,7 @@ fn a_file_that_was_cut_is_an_error_that_says_so() {
 }
 
 #[test]
-fn a_file_that_was_written_to_is_an_error_that_says_so() {
+fn a_changed_file_is_reported_as_such() {
     let files = RealFiles::new();
     let rigs = files.rigs();
     let mut bytes = files.contents[0].to_vec();

@@ -387,7 +387,7 @@ impl Filling {
     }
 
     fn n_pieces(&self) -> u32 {
-        // `Acquire`: makes visible what the holders of the pieces wrote.
+        // `Acquire`: makes the bytes visible that the holders of the pieces wrote.
         self.memory.n_pieces().load(Ordering::Acquire)
     }
 }
@@ -448,7 +448,7 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        // `Release`: passes what was written to the thread that ends the filling.
+        // `Release`: passes the written bytes to the thread that ends the filling.
         self.memory.n_pieces().fetch_sub(1, Ordering::Release);
     }
 }

@@ -23,7 +23,7 @@ fn fill(memory: &mut SlotMemory, slot: SlotIdx, value: u8) {
 }
 
 #[test]
-fn slots_are_aligned_and_hold_what_was_written() {
+fn slots_are_aligned_and_hold_the_written_bytes() {
     let mut memory = memory_of(2);
     assert_eq!((memory.n_slots_per_slab(), memory.n_slots()), (3, 6));
     for slot in 0..6 {
@@ -45,7 +45,7 @@ fn a_slab_as_large_as_a_slot_at_least() {
 }
 
 #[test]
-fn slots_without_gaps_take_what_they_hold() {
+fn slots_without_gaps_use_no_more_memory_than_their_bytes() {
     let mut memory = SlotMemory::without_gaps(1001, 5);
     memory.grow().unwrap();
     assert_eq!((memory.slab_bytes(), memory.n_slots(), memory.n_slots_per_slab()), (5005, 5, 5));
@@ -62,7 +62,7 @@ fn slots_without_gaps_take_what_they_hold() {
 
 /// Runs random operations; after each, all states and bytes must agree with the model.
 #[test]
-fn any_sequence_of_steps_does_what_a_plain_table_would() {
+fn any_sequence_of_steps_agrees_with_a_plain_table() {
     let n_seeds = if cfg!(miri) { 2 } else { 40 };
     for seed in 0..n_seeds {
         run_against_model(seed);
@@ -156,7 +156,7 @@ fn check(memory: &SlotMemory, model: &ReferenceSlots, seed: u64) {
     }
 }
 
-/// Only the counter of pieces tells that the other threads have written.
+/// Only the counter of pieces shows that the other threads have written.
 #[test]
 fn pieces_are_written_elsewhere_while_other_slots_are_read() {
     let mut memory = memory_of(1);
@@ -181,7 +181,7 @@ fn pieces_are_written_elsewhere_while_other_slots_are_read() {
 }
 
 #[test]
-fn what_a_piece_keeps_is_not_offered_again() {
+fn kept_bytes_of_a_piece_are_not_offered_again() {
     let mut memory = memory_of(1);
     let mut filling = memory.begin_fill(SlotIdx(2));
     let mut piece = filling.take(100..300);

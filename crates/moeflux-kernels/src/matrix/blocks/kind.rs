@@ -5,7 +5,7 @@ use std::fmt;
 
 /// Storage format of a block of consecutive columns of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(non_camel_case_types, reason = "the names that everybody knows them by")]
+#[expect(non_camel_case_types, reason = "the usual names of these kinds")]
 pub enum BlockKind {
     /// 4 bits: `d (q - 8)`.
     Q4_0,

@@ -4,8 +4,8 @@
 
 mod kind;
 mod grids;
-mod apart;
+mod decoded;
 
-pub(crate) use apart::{DecodedBlock, SIGNS, half_power, power};
-pub use apart::{E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
+pub(crate) use decoded::{DecodedBlock, SIGNS, half_power, power};
+pub use decoded::{E2M1_VALUES, IQ2_XXS_GRID, IQ3_XXS_GRID, IQ4_VALUES};
 pub use kind::BlockKind;

@@ -4,14 +4,13 @@
 //! every token is in the model's vocabulary, and no prompt is empty.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use moeflux::sample::SamplerConfig;
 use moeflux::{Error, TextLimit, TokenId, Tokenizer};
 use moeflux_chat::{
     AskError, ChatOptions, ChatPrompt, Conversation, PreparedPrompt, RuleError, RulePart,
 };
-use moeflux_schedule::{Job, Masks, Owner};
+use moeflux_schedule::{Job, Owner};
 
 use crate::http::reply::failure_of;
 use crate::http::shared::ModelState;
@@ -56,13 +55,11 @@ pub(crate) fn plan(
             sampling.seed = sampling.seed.wrapping_add(first_answer);
             let job = Job {
                 owner,
-                split_points: std::mem::take(&mut prompt.split_points),
                 n_answers: request.n_answers,
                 n_tokens_max: request.n_tokens_max,
                 scores_prompt: echo.is_some() && sampling.n_logprobs.is_some(),
                 stops: request.stops.clone(),
-                masks: prompt.mask.take().map(|mask| mask as Arc<dyn Masks>),
-                ..Job::new(std::mem::take(&mut prompt.tokens), sampling)
+                ..prompt.take_job(sampling)
             };
             PromptJob { job, prompt, echo }
         };

@@ -224,7 +224,7 @@ impl RequestRun {
         self.record.begun(usage);
         let call_stem = format!("call_{}", self.state.server.id());
         let answer = |index| {
-            let answer = prompt_run.prompt.answer(&format!("{call_stem}_{index}"));
+            let answer = prompt_run.prompt.answer_with_ids(&format!("{call_stem}_{index}"));
             AnswerEvents::new(index, answer, usage)
         };
         prompt_run.answers = prompt_run.indices(prompt_idx).map(answer).collect();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_dropped_is_there_again() {
+    async fn dropped_reservations_are_available_again() {
         let memory = RequestMemory::new(16 << 10);
         let pool = &memory.bodies;
         assert_eq!(pool.n_bytes(), 4 << 10);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_never_fits_is_told_at_once() {
+    async fn requests_that_never_fit_are_refused_at_once() {
         let memory = RequestMemory::new(16 << 10);
         for n_bytes in [(4 << 10) + 1, usize::MAX] {
             let problem = memory.serving.reserve("a test", n_bytes, NOW).await.unwrap_err();

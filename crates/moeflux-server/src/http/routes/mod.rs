@@ -162,7 +162,7 @@ mod tests {
     use crate::openapi;
 
     #[test]
-    fn what_is_meant_exists() {
+    fn suggested_paths_exist() {
         // `suggested_path` is asked about `/` only if there is no such route.
         let is_whole = |path: &str| path != INDEX_PATH && !path.contains('{');
         for (path, _) in ROUTES.into_iter().filter(|(path, _)| is_whole(path)) {

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_too_many_and_too_few_are_seen_through() {
+    fn missing_and_repeated_prefixes_are_corrected() {
         for (path, expected) in [
             ("/chat/completions", Some("/v1/chat/completions")),
             ("/v1", Some("/v1/chat/completions")),

@@ -1,7 +1,8 @@
 //! Sockets to listen on.
 //!
 //! **Invariant:** an address that other machines can reach requires a key. A Unix socket is
-//! accessible only to its user from the first moment, and is removed at the end. Knows no HTTP.
+//! accessible only to its user from the first moment, and is removed at the end. This module knows
+//! no HTTP.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

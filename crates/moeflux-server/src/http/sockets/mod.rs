@@ -1,7 +1,7 @@
 //! Sockets and their connections, below HTTP: where the server listens, who gets a slot, and
 //! clients that close their side early or read too slowly.
 //!
-//! **Invariant:** a connection costs others nothing but its slot. Knows no routes.
+//! **Invariant:** a connection costs others nothing but its slot. This module knows no routes.
 
 pub(crate) mod listen;
 pub(crate) mod slots;

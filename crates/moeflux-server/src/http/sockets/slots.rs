@@ -1,11 +1,11 @@
 //! Slots for connections: which connection gets one, and which one is ended in its favour.
 //!
 //! A client can open and hold connections at no cost and without a key. Therefore only a connection
-//! whose request is being answered is sure of its slot. When all are taken, another connection
-//! ends for a new one: first one without any admitted request, then an idle one, then one whose
-//! request is still being read. Among these, one of the peer with the most of them is chosen, and
-//! of its connections the one that has been at this stage for longest. **Invariant:** there are
-//! never more connections than the limit. Knows no sockets and no clock: earlier events have
+//! whose request is being answered is sure of its slot. When all are taken, another connection ends
+//! for a new one: first one without any admitted request, then an idle one, then one whose request
+//! is still being read. Among these, one of the peer with the most of them is chosen, and of its
+//! connections the one that has been at this stage for longest. **Invariant:** there are never more
+//! connections than the limit. This module knows no sockets and no clock: earlier events have
 //! smaller numbers.
 
 use std::cmp::Reverse;

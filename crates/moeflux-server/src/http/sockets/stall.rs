@@ -2,8 +2,8 @@
 //!
 //! A connection does not notice that by itself: its writes wait, and everything else waits for
 //! them. **Invariant:** the bytes that a write offers are taken within the time limit, or a write
-//! fails. Taking a few of them does not extend the limit: it applies until all are taken. Knows no
-//! HTTP.
+//! fails. Taking a few of them does not extend the limit: it applies until all are taken. This
+//! module knows no HTTP.
 
 use std::io;
 use std::pin::Pin;

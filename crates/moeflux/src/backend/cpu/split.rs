@@ -1,7 +1,8 @@
 //! Splits work on a slice into ranges of items for the pool's threads.
 //!
 //! **Invariant:** exactly one thread processes an item and owns its values, so the split never
-//! changes a result. Independent of the kind of items; allocates nothing in steady state.
+//! changes a result. This module is independent of the kind of items; it allocates nothing in
+//! steady state.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};

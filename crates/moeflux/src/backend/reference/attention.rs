@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_see_themselves_and_the_past() {
+    fn rows_attend_to_themselves_and_the_past() {
         let mut fixture = Fixture::default();
         let v: [&[f32]; 3] = [&[6.0, 0.0], &[12.0, 0.0], &[0.0, 24.0]];
         let op = op(&mut fixture, &[&[1.0]; 3], &[&[0.0], &[LN_2], &[LN_3]], &v);

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_lie_in_a_little_endian_bit_stream() {
+    fn codes_are_a_little_endian_bit_stream() {
         // The codes 1, 2, 3, 4, 5, 6, 7, 0 of three bits each: 0b000_111_110_101_100_011_010_001.
         let stream = 0b0001_1111_0101_1000_1101_0001_u32.to_le_bytes();
         let affine = Affine::new(3, 32, FloatKind::F32);

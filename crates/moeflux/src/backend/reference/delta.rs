@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_delta_rule_replaces_what_a_key_held() {
+    fn the_delta_rule_replaces_the_value_of_a_key() {
         // Head 0: S = [8, 0], then [4, 0] + 4 k = [4, 4], then [2, 2] + (2 - 2) k.
         // Head 1: S = [-8, 0], then [-4, 0], then [-2, 0] + (2 + 2) k = [2, 0].
         let rows = delta_rows([0.5; 3], 1.0);

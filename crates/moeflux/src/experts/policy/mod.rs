@@ -3,9 +3,9 @@
 //! [`Lfu`] is notified of every admission, use and removal, and names a victim. **Invariant:** pure
 //! and deterministic; a pinned slot is never a victim; only `resize` allocates. Apart from
 //! `begin_step` and `resize`, which may pass over all slots and keys, a call costs at most the
-//! logarithm of the number of slots. Knows slots and expert keys, never bytes, layers or leases.
-//! The policy does not see unused guesses: the table gives up their slots first, so a guess cannot
-//! evict an expert that a demand would keep.
+//! logarithm of the number of slots. This module knows slots and expert keys, never bytes, layers
+//! or leases. The policy does not see unused guesses: the table gives up their slots first, so a
+//! guess cannot evict an expert that a demand would keep.
 
 mod lfu;
 

@@ -50,7 +50,7 @@ impl ReferencePolicy {
 /// For prompts that use all experts about equally, layer by layer, nearly as many experts as there
 /// are slots are hit in the next round.
 #[test]
-fn what_a_long_step_still_needs_does_not_leave_for_what_it_has_used() {
+fn long_steps_evict_experts_that_they_have_used_first() {
     const N_SLOTS: usize = 16;
     let shape = PolicyShape { n_slots: N_SLOTS, n_keys: N_KEYS, n_uses_per_row: 4 };
     let mut policy = Lfu::new(shape);

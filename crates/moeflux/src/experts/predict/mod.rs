@@ -5,7 +5,7 @@
 //! what the layer then demands. Lookahead as a whole is judged by the waits it avoided and the
 //! reads it wasted, and disables itself where it is no gain. **Invariant:** pure and deterministic:
 //! times are measured elsewhere and passed in as numbers; nothing is allocated after the first
-//! steps. Knows ranks, never slots or files.
+//! steps. This module knows ranks, never slots or files.
 //!
 //! Guessing the experts of the previous token is right for a quarter to a third, which is a loss.
 //! The next router is right for 88 % of the experts of the bundled model (heldout.txt), and 97 %

@@ -34,7 +34,7 @@ fn names_are_given_by_rank_over_all_rows_and_once() {
 }
 
 #[test]
-fn a_rank_that_is_seldom_right_is_dropped_and_comes_back_when_it_is_right() {
+fn a_rank_is_dropped_while_it_is_seldom_right() {
     let mut look = LookAhead::new(SHAPE);
     let ranked = experts(&[0, 1, 2, 3]);
     let mut likely = Vec::new();
@@ -69,7 +69,7 @@ fn each_stage_has_a_record_of_its_own() {
 }
 
 #[test]
-fn what_is_in_memory_teaches_nothing_about_reads() {
+fn experts_in_memory_teach_nothing_about_reads() {
     let mut look = LookAhead::new(SHAPE);
     let ranked = experts(&[0, 1, 2, 3]);
     let mut likely = Vec::new();
@@ -84,7 +84,7 @@ fn what_is_in_memory_teaches_nothing_about_reads() {
 }
 
 #[test]
-fn an_idle_drive_reads_what_a_busy_one_leaves() {
+fn an_idle_drive_reads_less_likely_guesses() {
     let ranked = experts(&[0, 1, 2, 3]);
     for (wait_ns, expected) in [(10_000, &[0, 1][..]), (0, &[0, 1, 2])] {
         let mut look = LookAhead::new(SHAPE);
@@ -127,7 +127,7 @@ fn recall_and_precision_are_those_of_the_last_window() {
 }
 
 #[test]
-fn it_stops_where_it_is_no_gain_and_tries_again_ever_more_rarely() {
+fn lookahead_without_gain_pauses_ever_longer() {
     let mut look = LookAhead::new(SHAPE);
     // Three right guesses save 3 records; 7 wrong ones cost half of their time.
     let (good, bad) = (cost(3, 4), cost(3, 7));
@@ -151,7 +151,7 @@ fn it_stops_where_it_is_no_gain_and_tries_again_ever_more_rarely() {
 }
 
 #[test]
-fn no_guesses_and_delayed_demands_are_no_gain() {
+fn no_guesses_and_delayed_demands_are_not_a_gain() {
     let delayed = StepCost { delay_ns: 3000, ..cost(3, 0) };
     for (cost, is_gain) in [
         (cost(0, 0), false),

@@ -57,7 +57,7 @@ fn check(n_slots: usize, text: &str, expected: &str) {
 }
 
 #[test]
-fn what_fits_is_kept() {
+fn experts_that_fit_are_kept() {
     check(3, "a b c | a b c | b", "a b c | A B C | B");
     check(1, "a | a | b | a", "a | A | b | a");
     // A union larger than the pool is read in batches; experts in memory are hit first.

@@ -33,7 +33,7 @@ pub(super) struct LoadRequest {
     pub(super) experts: Vec<(ExpertIdx, Option<Filling>)>,
 }
 
-/// What the loader reports: a result for one expert, or for all.
+/// A report of the loader: a result for one expert, or for all.
 #[derive(Debug)]
 pub(super) enum LoadEvent {
     Ready {
@@ -166,7 +166,8 @@ impl BackgroundLoader {
         self.loader.submit(job.again(DriveChoice::Any, n_rereads));
     }
 
-    /// Reports what was read, or reads it again; returns whether the receiver still exists.
+    /// Reports the bytes that were read, or reads them again; returns whether the receiver still
+    /// exists.
     fn settle(&mut self, finished: FinishedLoad) -> bool {
         let FinishedLoad { id, filling, outcome } = finished;
         let (bank_idx, SlotIdx(expert_idx)) = (bank_of(id), filling.slot());

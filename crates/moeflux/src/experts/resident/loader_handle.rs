@@ -22,7 +22,7 @@ use crate::weights::ExpertBank;
 /// Experts that no step waits for are submitted as long as fewer bytes are in flight.
 const BACKGROUND_BYTES: usize = 4 << 20;
 
-/// The thread and what it has reported.
+/// The thread and its reports.
 #[derive(Debug)]
 pub(super) struct LoaderHandle {
     /// `None` once the thread is to end.

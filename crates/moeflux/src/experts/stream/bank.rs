@@ -1,4 +1,4 @@
-//! Where a layer's experts lie in files and in a slot, and checks of what was read.
+//! Where a layer's experts lie in files and in a slot, and checks of the bytes that were read.
 //!
 //! **Invariant:** an expert's parts keep their order; a packed record has the same layout in its
 //! slot as in its file, and is compared with its checksum.

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_taken_until_all_are_and_then_by_what_is_used_much_more() {
+    fn full_caches_exchange_experts_only_for_much_more_used_ones() {
         let mut cache = cache(2);
         for expert in [3, 5] {
             assert_eq!(cache.look_up(LAYER, ExpertIdx(expert)), None);

@@ -1,6 +1,6 @@
 //! Where the experts of a model are in its files, layer by layer.
 //!
-//! **Invariant:** nothing here changes while the model runs. Knows no slot and no read.
+//! **Invariant:** nothing here changes while the model runs. This module knows no slot and no read.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -52,8 +52,8 @@ impl ExpertFiles {
 
     /// Returns the next layer with experts.
     pub(super) fn next_layer(&self, layer: LayerIdx) -> Option<LayerIdx> {
-        let behind = self.bank_of_layer.iter().enumerate().skip(layer.0 + 1);
-        behind.into_iter().find_map(|(layer, bank)| bank.map(|_| LayerIdx(layer)))
+        let after = self.bank_of_layer.iter().enumerate().skip(layer.0 + 1);
+        after.into_iter().find_map(|(layer, bank)| bank.map(|_| LayerIdx(layer)))
     }
 
     /// Returns the number of experts of each layer; 0 in dense layers.

@@ -49,7 +49,7 @@ pub struct StreamStats {
 }
 
 impl StreamStats {
-    /// Returns what was done since `before`, taken earlier from the same engine.
+    /// Returns the differences from `before`, taken earlier from the same engine.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {

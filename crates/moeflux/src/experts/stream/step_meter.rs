@@ -1,4 +1,4 @@
-//! What a step's guesses gained and cost, by which lookahead is judged.
+//! Measures the gain and the cost of a step's guesses, by which lookahead is judged.
 
 use std::time::Duration;
 

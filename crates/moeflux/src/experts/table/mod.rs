@@ -3,8 +3,8 @@
 //! Requested experts are mapped to slots: in memory, on their way, or to be read now.
 //! **Invariant:** an expert is in at most one slot; a slot with a lease or a read under way keeps
 //! its expert; guesses give way to demands and hold at most half of the slots. Pure: the same calls
-//! give the same results. Calls allocate nothing once the caller's lists have grown. Knows slots
-//! and indices, never bytes or files.
+//! give the same results. Calls allocate nothing once the caller's lists have grown. This module
+//! knows slots and indices, never bytes or files.
 
 mod guess;
 mod keys;
@@ -56,7 +56,7 @@ pub(crate) struct SlotLease {
     pub expert: ExpertIdx,
     /// The slot where it is or will be.
     pub slot: SlotIdx,
-    /// What the caller has to wait for.
+    /// Where the expert was found.
     pub lookup: Lookup,
 }
 

@@ -1,4 +1,5 @@
-//! Compares the table with a model that keeps everything in plain lists.
+//! Compares the table with a reference that keeps everything in plain lists, and tests single
+//! cases.
 
 use super::*;
 
@@ -24,7 +25,7 @@ impl Random {
     }
 
     /// Returns a random subset of a layer's experts.
-    fn some(&mut self, n_experts: usize) -> Vec<usize> {
+    fn subset(&mut self, n_experts: usize) -> Vec<usize> {
         let share = 1 + self.below(4);
         (0..n_experts).filter(|_| self.below(4) < share).collect()
     }
@@ -38,7 +39,7 @@ struct ExpectedSlot {
     n_leases: usize,
 }
 
-/// The expected state of each slot.
+/// The expected state of each slot; slots from `n_open` on are closing.
 struct ReferenceTable {
     slots: Vec<Option<ExpectedSlot>>,
     n_open: usize,
@@ -47,8 +48,8 @@ struct ReferenceTable {
 impl ReferenceTable {
     fn find(&self, layer: usize, expert: usize) -> Option<usize> {
         self.slots.iter().position(|slot| {
-            let is_it = |it: &ExpectedSlot| (it.layer, it.expert) == (layer, expert);
-            slot.is_some_and(|it| is_it(&it) && it.state != FillState::Failed)
+            let matches = |it: &ExpectedSlot| (it.layer, it.expert) == (layer, expert);
+            slot.is_some_and(|it| matches(&it) && it.state != FillState::Failed)
         })
     }
 
@@ -57,7 +58,8 @@ impl ReferenceTable {
             .is_some_and(|it| it.n_leases == 0 && matches!(it.state, FillState::Ready(_)))
     }
 
-    fn n_unused(&self) -> usize {
+    /// Returns the number of guesses that no demand has used.
+    fn n_unused_guesses(&self) -> usize {
         let is_guess = |it: &&Option<ExpectedSlot>| {
             it.is_some_and(|it| {
                 matches!(
@@ -69,8 +71,8 @@ impl ReferenceTable {
         self.slots.iter().filter(is_guess).count()
     }
 
-    /// Returns the number of slots that a demand may get.
-    fn n_room(&self) -> usize {
+    /// Returns the number of slots that a demand can fill.
+    fn n_available(&self) -> usize {
         (0..self.n_open).filter(|&slot| self.slots[slot].is_none() || self.is_idle(slot)).count()
     }
 
@@ -83,17 +85,20 @@ impl ReferenceTable {
                 expected_slot.n_leases += 1;
             }
         }
-        let n_room = self.n_room().min(n_max);
+        let n_available = self.n_available().min(n_max);
         let present = experts.iter().filter(|&&expert| self.find(layer, expert).is_some());
         let n_present = present.count();
         table.acquire(LayerIdx(layer), &mut left, n_max, &mut leases);
         assert!(leases.is_sorted_by(|a, b| a.expert < b.expert));
-        assert_eq!(leases.len(), n_present + n_room.min(experts.len() - n_present));
+        assert_eq!(leases.len(), n_present + n_available.min(experts.len() - n_present));
         for &SlotLease { expert, slot, lookup } in &leases {
             match (self.find(layer, expert.0), lookup) {
                 (None, Lookup::ToRead) => {
                     assert!(slot.0 < self.n_open);
-                    assert!(self.slots[slot.0].is_none() || self.is_idle(slot.0), "no victim");
+                    assert!(
+                        self.slots[slot.0].is_none() || self.is_idle(slot.0),
+                        "the slot is in use"
+                    );
                     let state = FillState::Loading(Cause::Demand);
                     let expected_slot =
                         ExpectedSlot { layer, expert: expert.0, state, n_leases: 1 };
@@ -117,21 +122,26 @@ impl ReferenceTable {
     fn guess(&mut self, table: &mut SlotTable, layer: usize, ranked: &[usize], n_max: usize) {
         let experts: Vec<_> = ranked.iter().copied().map(ExpertIdx).collect();
         let mut guesses = Vec::new();
-        let n_before = self.n_unused();
+        let n_before = self.n_unused_guesses();
         table.guess(LayerIdx(layer), &experts, n_max, &mut guesses);
         assert!(guesses.len() <= n_max);
         for &GuessedExpert { expert, slot } in &guesses {
             assert!(ranked.contains(&expert.0) && self.find(layer, expert.0).is_none());
-            let gone = self.slots[slot.0];
-            assert!(slot.0 < self.n_open && (gone.is_none() || self.is_idle(slot.0)));
-            let is_wanted = gone.is_some_and(|it| it.layer == layer && ranked.contains(&it.expert));
-            assert!(!is_wanted, "a guess pushes out a guess of the same round");
+            let evicted = self.slots[slot.0];
+            assert!(slot.0 < self.n_open && (evicted.is_none() || self.is_idle(slot.0)));
+            let is_ranked =
+                evicted.is_some_and(|it| it.layer == layer && ranked.contains(&it.expert));
+            assert!(!is_ranked, "a guess evicts another expert of the same list");
             let state = FillState::Loading(Cause::Guess);
             self.slots[slot.0] = Some(ExpectedSlot { layer, expert: expert.0, state, n_leases: 0 });
         }
-        assert!(self.n_unused() <= n_before.max(self.n_open / 2), "more than half are guesses");
+        assert!(
+            self.n_unused_guesses() <= n_before.max(self.n_open / 2),
+            "more than half are guesses"
+        );
     }
 
+    /// Empties a slot if its read failed and its leases ended, or if it is closing and idle.
     fn settle(&mut self, slot: usize) {
         let is_done = match self.slots[slot] {
             Some(ExpectedSlot { state: FillState::Failed, n_leases: 0, .. }) => true,
@@ -158,11 +168,11 @@ impl ReferenceTable {
             }
         }
         assert_eq!(table.n_slots(), self.n_open);
-        assert_eq!(table.n_guessed, self.n_unused());
+        assert_eq!(table.n_guessed, self.n_unused_guesses());
         let n_closing = self.slots[self.n_open..].iter().flatten().count();
         assert_eq!(table.n_closing(), n_closing);
         let TableCounters { guesses, guesses_used, guesses_wasted, .. } = table.counters();
-        assert_eq!(guesses, guesses_used + guesses_wasted + self.n_unused() as u64);
+        assert_eq!(guesses, guesses_used + guesses_wasted + self.n_unused_guesses() as u64);
     }
 
     /// Runs one random operation.
@@ -172,12 +182,12 @@ impl ReferenceTable {
         match (random.below(12), self.slots[slot]) {
             (0, _) => table.begin_step(1 + random.below(600)),
             (1 | 2, _) => {
-                let experts = random.some(N_EXPERTS[layer]);
+                let experts = random.subset(N_EXPERTS[layer]);
                 let n_max = [2, usize::MAX][random.below(2)];
                 self.acquire(table, layer, &experts, n_max);
             }
             (3, _) => {
-                let mut ranked = random.some(N_EXPERTS[layer]);
+                let mut ranked = random.subset(N_EXPERTS[layer]);
                 let middle = random.below(ranked.len() + 1);
                 ranked.rotate_left(middle);
                 self.guess(table, layer, &ranked, random.below(5));
@@ -243,7 +253,7 @@ fn serve_by(
     let (mut leases, mut batches) = (Vec::new(), Vec::new());
     while !demands.is_empty() {
         table.acquire(LayerIdx(layer), &mut demands, n_reads_max, &mut leases);
-        assert!(!leases.is_empty(), "a wave without experts");
+        assert!(!leases.is_empty(), "a batch without experts");
         batches.push(leases.len());
         for lease in &leases {
             if lease.lookup == Lookup::ToRead {
@@ -256,7 +266,7 @@ fn serve_by(
 }
 
 #[test]
-fn a_union_larger_than_the_pool_comes_in_batches_and_keeps_what_it_hits() {
+fn demands_larger_than_the_pool_come_in_batches_that_keep_the_hits() {
     let mut table = table(4);
     serve(&mut table, 3, demands(&[1, 7, 8]));
     // The three in memory come first, with one slot for a miss; then four and one.
@@ -266,7 +276,7 @@ fn a_union_larger_than_the_pool_comes_in_batches_and_keeps_what_it_hits() {
 }
 
 #[test]
-fn what_a_prompt_used_most_is_there_when_decoding_begins() {
+fn the_experts_that_a_prompt_used_most_stay_for_decoding() {
     let mut table = table(5);
     let of_chunk = |n_uses: &[u32]| -> Vec<Demand> {
         let uses = n_uses.iter().enumerate();
@@ -287,7 +297,7 @@ fn what_a_prompt_used_most_is_there_when_decoding_begins() {
 }
 
 #[test]
-fn a_failed_read_is_asked_for_anew_while_old_leases_end() {
+fn a_failed_read_is_requested_again_while_old_leases_end() {
     let mut table = table(2);
     let mut leases = Vec::new();
     table.acquire(LayerIdx(1), &mut demands(&[3]), 9, &mut leases);
@@ -295,7 +305,7 @@ fn a_failed_read_is_asked_for_anew_while_old_leases_end() {
     table.failed(first);
     table.acquire(LayerIdx(1), &mut demands(&[3]), 9, &mut leases);
     assert_eq!(leases[0].lookup, Lookup::ToRead);
-    assert_ne!(leases[0].slot, first, "the lease on the first slot is still out");
+    assert_ne!(leases[0].slot, first, "the first slot still has a lease");
     table.release(first);
     table.loaded(leases[0].slot);
     table.release(leases[0].slot);
@@ -322,12 +332,12 @@ fn a_guess_in_flight_becomes_a_demand_and_an_unused_one_goes_first() {
 
 #[test]
 #[should_panic(expected = "experts ascend")]
-fn experts_are_asked_for_in_order() {
+fn demands_out_of_order_panic() {
     table(4).acquire(LayerIdx(1), &mut demands(&[2, 1]), 9, &mut Vec::new());
 }
 
 #[test]
 #[should_panic(expected = "layer 1 has no")]
-fn a_layer_is_asked_for_its_own_experts_only() {
+fn a_demand_for_an_expert_that_the_layer_lacks_panics() {
     table(4).acquire(LayerIdx(1), &mut demands(&[6]), 9, &mut Vec::new());
 }

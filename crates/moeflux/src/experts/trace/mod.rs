@@ -3,8 +3,8 @@
 //! It consists of a header, blocks and an end mark, all little endian. A block is one layer of one
 //! step: kind, layer, number of rows, the experts of each row in ascending order, and a checksum
 //! that also covers the block's number, so that a lost, duplicated or moved block is detected.
-//! **Invariant:** a file is read whole and valid, or refused with the location of the fault. Knows
-//! shapes and indices, never weights or tokens.
+//! **Invariant:** a file is read whole and valid, or refused with the location of the fault. This
+//! module knows shapes and indices, never weights or tokens.
 
 mod read;
 mod write;

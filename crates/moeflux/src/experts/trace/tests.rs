@@ -66,7 +66,7 @@ fn check_refused(bytes: &[u8], expected: &str) {
 }
 
 #[test]
-fn reads_what_was_written() {
+fn a_written_trace_is_read_back() {
     let trace = parse(&bytes()).unwrap();
     assert_eq!(*trace.header(), header());
     assert_eq!((trace.header().n_experts(), trace.header().n_uses_per_row()), (308, 3));
@@ -124,7 +124,7 @@ fn with_header(damage: impl Fn(&mut [u8])) -> Vec<u8> {
 }
 
 #[test]
-fn lies_with_a_fitting_checksum_are_refused_before_anything_is_made_for_them() {
+fn false_headers_with_a_valid_checksum_allocate_nothing() {
     check_refused(b"not a trace, but long enough to be one", "wrong magic number");
     check_refused(&with_header(|it| it[8] = 2), "unsupported version 2");
     check_refused(&with_header(|it| it[15] = 0x7f), "layers exceed the limit of 4096");

@@ -97,7 +97,7 @@ fn tensors_have_their_places_and_shapes() {
 }
 
 #[test]
-fn what_is_wrong_with_a_header_is_said_in_one_line() {
+fn header_errors_are_one_line() {
     let cases: [(&str, GgufBuilder, &str); 14] = [
         ("v1", GgufBuilder { version: 1, ..GgufBuilder::new() }, "GGUF version 1 (2023)"),
         ("v4", GgufBuilder { version: 4, ..GgufBuilder::new() }, "version 4; versions 2 and 3"),
@@ -148,7 +148,7 @@ fn check_refused(path: &Path, expected: &str) {
 }
 
 #[test]
-fn a_file_that_is_cut_says_how_much_there_is() {
+fn a_truncated_file_is_refused_with_its_length() {
     let folder = TempDir::new();
     let builder = GgufBuilder::new().string("general.architecture", "x").tensor("t", &[1024], 0, 0);
     let bytes = builder.data(4096).bytes();

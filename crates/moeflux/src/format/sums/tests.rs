@@ -43,7 +43,7 @@ fn units_cover_a_tensor_once() {
 }
 
 #[test]
-fn runs_are_found_by_what_they_share_with_a_range() {
+fn runs_are_found_by_their_overlap_with_a_range() {
     let unit = |first_bytes, len_bytes| SumUnit { first_bytes, len_bytes, sum: 0 };
     let sums =
         CheckpointSums { by_file: vec![Vec::new(), vec![unit(10, 5), unit(15, 1)]], advice: "" };

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_failure_in_order_is_the_one_that_is_said() {
+    fn the_first_failure_in_order_is_returned() {
         let jobs: Vec<usize> = (0..100).collect();
         let compute = |job: &usize| match job {
             30.. => Err(Error::Input(format!("job {job}"))),

@@ -44,7 +44,7 @@ impl SnapshotHeader {
     }
 
     /// Returns the number of bytes after the header.
-    pub(super) fn n_bytes_behind(&self, runtime: &Runtime) -> usize {
+    pub(super) fn n_bytes_after(&self, runtime: &Runtime) -> usize {
         let spec = &runtime.model().plan.state;
         let kind = runtime.device_names().arithmetic.kv_kind();
         let n_bytes = spec.bytes_per_position(kind) * self.tokens.len() as u64 + spec.fixed_bytes();

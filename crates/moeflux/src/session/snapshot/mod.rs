@@ -68,7 +68,7 @@ impl Snapshot {
         let header = SnapshotHeader::read(runtime, input)?;
         let mut bytes = Vec::new();
         header.write(runtime, &mut bytes).expect("memory takes all");
-        let n_bytes = bytes.len() + header.n_bytes_behind(runtime);
+        let n_bytes = bytes.len() + header.n_bytes_after(runtime);
         let booking = book(runtime, n_bytes)?;
         while bytes.len() < n_bytes {
             let (begin, end) = (bytes.len(), n_bytes.min(bytes.len() + READ_BYTES));
@@ -91,7 +91,7 @@ impl Session {
         let runtime = Arc::clone(&self.runtime);
         let mut bytes = Vec::new();
         header.write(&runtime, &mut bytes).expect("memory takes all");
-        let n_bytes = bytes.len() + header.n_bytes_behind(&runtime);
+        let n_bytes = bytes.len() + header.n_bytes_after(&runtime);
         let booking = book(&runtime, n_bytes)?;
         bytes.clear();
         self.save_part(positions, &mut bytes)?;

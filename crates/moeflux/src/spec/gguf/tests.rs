@@ -167,7 +167,7 @@ fn yarn_has_its_scale_from_a_tenth_of_a_logarithm() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_under_the_name_in_the_file() {
+fn unknown_keys_are_refused_under_their_name_in_the_file() {
     for (key, value, expected) in [
         ("attention.value_length", Some(32.0), "`qwen3moe.attention.value_length`"),
         ("attention.head_count_kv", Some(3.0), "`qwen3moe.attention.head_count_kv` is 3"),

@@ -120,7 +120,7 @@ fn hy_v3_as_published() {
 }
 
 #[test]
-fn families_like_deepseek_differ_in_what_they_leave_out() {
+fn families_like_deepseek_differ_in_omitted_keys() {
     let flash = spec(GLM_FLASH);
     assert_eq!((layers(&flash).as_str(), flash.norm_epsilon), ("MdMeMe", 1e-5));
     let router = |factor| RouterSpec::SigmoidGrouped {

@@ -224,7 +224,7 @@ fn glm4_moe_as_published() {
 }
 
 #[test]
-fn keys_change_what_they_name() {
+fn keys_change_the_parts_that_they_name() {
     let kimi = parse(&with(DEEPSEEK, "model_type", json!("kimi_k2"))).unwrap();
     assert_eq!((kimi.family, kimi.layers), (Family::KimiK2, spec(DEEPSEEK).layers));
     let direct = parse(&with(DEEPSEEK, "q_lora_rank", json!(null))).unwrap();
@@ -412,7 +412,7 @@ impl ConfigDamager {
 }
 
 #[test]
-fn damaged_configs_never_panic_and_what_is_accepted_is_sound() {
+fn damaged_configs_never_panic_and_accepted_ones_are_sound() {
     let mut damager = ConfigDamager(0x5eed_0002);
     let (mut n_accepted, mut n_refused) = (0, 0);
     for nth in 0..12_000 {

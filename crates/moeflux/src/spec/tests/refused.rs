@@ -71,7 +71,7 @@ fn impossible_numbers_are_refused() {
 }
 
 #[test]
-fn features_that_are_not_known_are_refused_by_name() {
+fn unknown_features_are_refused_by_name() {
     let cases = [
         (QWEN3, "hidden_act", json!("gelu"), "is \"gelu\""),
         (QWEN3, "use_sliding_window", json!(true), "not supported"),

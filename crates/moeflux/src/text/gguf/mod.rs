@@ -80,11 +80,12 @@ const SAMPLING: [(&str, &str); 5] = [
 ];
 
 impl Tokenizer {
-    /// Reads the metadata of the GGUF file at `path`, for a model with `vocab_rows` embedding rows.
+    /// Creates the tokenizer from the metadata of the GGUF file at `path`, for a model with
+    /// `vocab_rows` embedding rows.
     ///
     /// # Errors
-    /// [`Error::UnknownTokenizer`] for an unknown name; if a list is missing or does not match the
-    /// others; if an id has no embedding row.
+    /// [`Error::UnknownTokenizer`] if a name is unknown or a list is missing. Also if a list does
+    /// not match the others, or if an id has no embedding row.
     pub(crate) fn of_gguf(path: &Path, metadata: &Metadata, vocab_rows: usize) -> Result<Self> {
         let keys = TextKeys { path, metadata };
         let model = keys.text(MODEL)?.unwrap_or("none");
@@ -109,7 +110,8 @@ impl Tokenizer {
 }
 
 impl SpecialTokens {
-    /// Reads the metadata of the GGUF file at `path`. Without a vocabulary no token has a role.
+    /// Reads the special tokens from the metadata of the GGUF file at `path`. Without a vocabulary,
+    /// no token has a role.
     ///
     /// # Errors
     /// If a value has the wrong type, or an id has no token.
@@ -123,7 +125,8 @@ impl SpecialTokens {
 }
 
 impl EndTokens {
-    /// Reads the metadata of the GGUF file at `path`.
+    /// Reads the end tokens from the metadata of the GGUF file at `path`: those that it names, and
+    /// those in its vocabulary that always end an answer.
     ///
     /// # Errors
     /// If a value has the wrong type, or an id has no token.
@@ -186,7 +189,7 @@ pub(crate) fn gguf_generation_config(path: &Path, metadata: &Metadata) -> Result
     Ok(Json::Object(json))
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "f32 is what was stored")]
+#[expect(clippy::cast_possible_truncation, reason = "the file stores an f32")]
 fn nearest(value: f64) -> f32 {
     value as f32
 }
@@ -197,11 +200,11 @@ fn special_tokens(keys: &TextKeys<'_>, token_list: &TokenList<'_>) -> Result<Spe
         roles.extend(token_list.token(key)?.map(|(_, text)| (role, text.to_owned())));
     }
     // The default of llama.cpp for files without the key.
-    let is_default = match keys.text(MODEL)? {
+    let adds_bos_by_default = match keys.text(MODEL)? {
         Some("llama") => true,
         _ => keys.text(PRE)?.and_then(Recipe::named).is_some_and(|recipe| recipe.adds_bos),
     };
-    let adds_bos = keys.flag(ADD_BOS)?.unwrap_or(is_default);
+    let adds_bos = keys.flag(ADD_BOS)?.unwrap_or(adds_bos_by_default);
     Ok(SpecialTokens::of_roles(keys.path, roles, adds_bos))
 }
 

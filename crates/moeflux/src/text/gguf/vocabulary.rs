@@ -180,10 +180,10 @@ impl<'a> TokenList<'a> {
     fn end_of_vocabulary(&self, listed: &[String]) -> usize {
         let is_text = |kind: &TokenKind| *kind == TokenKind::Text;
         let end = self.kinds.iter().rposition(is_text).map_or(0, |last| last + 1);
-        let behind = &self.kinds[end..];
-        let n_added = behind.iter().take_while(|kind| **kind != TokenKind::Unused).count();
+        let after = &self.kinds[end..];
+        let n_added = after.iter().take_while(|kind| **kind != TokenKind::Unused).count();
         let has_gaps = self.kinds[..end].contains(&TokenKind::Unused)
-            || behind[n_added..].iter().any(|kind| *kind != TokenKind::Unused);
+            || after[n_added..].iter().any(|kind| *kind != TokenKind::Unused);
         let added = &self.texts[end..end + n_added];
         if has_gaps || are_needed(added, listed) {
             return self.n_tokens();

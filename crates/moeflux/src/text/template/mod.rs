@@ -5,8 +5,8 @@
 //! some additional functions. minijinja parses them and runs instructions that `compile` generates;
 //! Python's string methods, `tojson` and `strftime_now` are added here. **Invariant:** a template
 //! is untrusted code: rendering ends in a text or in a one-line error with the template's line and
-//! the reason, in bounded time and memory, with the same result on every machine. Knows no
-//! tokenizer, reads no clock.
+//! the reason, in bounded time and memory, with the same result on every machine. This module knows
+//! no tokenizer, reads no clock.
 
 mod check;
 mod compile;

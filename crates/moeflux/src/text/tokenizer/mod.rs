@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** every id returned is below the model's number of embedding rows, and every added
 //! token has the id in its file. There are usually fewer tokens than rows, because checkpoints pad
-//! their vocabulary. Knows no chat template and no stream.
+//! their vocabulary. This module knows no chat template and no stream.
 
 pub(super) mod byte_level;
 mod pattern;

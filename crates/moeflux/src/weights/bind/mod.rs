@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** when [`Binder::finish`] succeeds, every tensor of the checkpoint was bound once
 //! or skipped by name. Binding a tensor twice is a bug of the caller; a missing tensor, or one of
-//! another shape, is a fault of the checkpoint. Knows names and shapes, never bytes.
+//! another shape, is a fault of the checkpoint. This module knows names and shapes, never bytes.
 
 mod leftover;
 pub(super) mod packed;

@@ -124,17 +124,17 @@ impl FoundBank<'_> {
         quantisation: &Quantisation,
     ) -> Result<()> {
         let base = format!("{}.switch_mlp.{name}", self.bank.prefix);
-        let said = quantisation.overrides.get(&base).copied().unwrap_or(quantisation.default);
-        if said == Some(found) {
+        let stated = quantisation.overrides.get(&base).copied().unwrap_or(quantisation.default);
+        if stated == Some(found) {
             return Ok(());
         }
-        let said = match said {
+        let stated = match stated {
             Some(QuantParams { bits, group }) => format!("{bits} bits in groups of {group}"),
             None => "no quantisation".to_owned(),
         };
         let QuantParams { bits, group } = found;
         let problem = format!(
-            "has {bits} bits in groups of {group}; config.json specifies {said} for `{base}`"
+            "has {bits} bits in groups of {group}; config.json specifies {stated} for `{base}`"
         );
         Err(self.wrong(name, &problem))
     }

@@ -3,7 +3,7 @@
 //!
 //! **Invariant:** every target is filled completely, compared and checked, or there is an error.
 //! Bytes are hashed while they are in the cache, right after the read, so a comparison needs no
-//! second pass over memory. Knows extents and scales, never shapes.
+//! second pass over memory. This module knows extents and scales, never shapes.
 
 use std::hash::Hasher as _;
 use std::ops::Range;
@@ -66,14 +66,14 @@ impl ReadSegment<'_> {
     fn split(self, n_bytes: usize) -> (Self, Self) {
         let Self { file_idx, at, target, finite_check } = self;
         let (first, rest) = target.split_at_mut(n_bytes);
-        let behind = finite_check.behind(n_bytes);
+        let after = finite_check.after(n_bytes);
         let first = Self { file_idx, at, target: first, finite_check };
-        (first, Self { file_idx, at: at + n_bytes as u64, target: rest, finite_check: behind })
+        (first, Self { file_idx, at: at + n_bytes as u64, target: rest, finite_check: after })
     }
 }
 
 impl FiniteCheck<'_> {
-    fn behind(&self, n_bytes: usize) -> Self {
+    fn after(&self, n_bytes: usize) -> Self {
         match self.clone() {
             Self::Tensor { name, finite, skipped } => {
                 Self::Tensor { name, finite, skipped: skipped + n_bytes }
@@ -209,9 +209,9 @@ fn pieces(segment: ReadSegment<'_>, n_bytes: usize) -> Vec<SegmentRun<'_>> {
     let mut runs = Vec::new();
     let mut rest = segment;
     while !is_whole && rest.target.len() > n_bytes {
-        let (first, behind) = rest.split(n_bytes);
+        let (first, after) = rest.split(n_bytes);
         runs.push(SegmentRun { unit: None, segments: vec![first] });
-        rest = behind;
+        rest = after;
     }
     runs.push(SegmentRun { unit: None, segments: vec![rest] });
     runs
@@ -234,14 +234,14 @@ fn summed<'a>(segment: ReadSegment<'a>, sums: &CheckpointSums) -> Vec<SegmentRun
             }
         };
         let n_bytes = usize::try_from(unit.end_bytes() - segment.at).unwrap_or(usize::MAX);
-        let (own, behind) = if n_bytes < segment.target.len() {
-            let (own, behind) = segment.split(n_bytes);
-            (own, Some(behind))
+        let (own, after) = if n_bytes < segment.target.len() {
+            let (own, after) = segment.split(n_bytes);
+            (own, Some(after))
         } else {
             (segment, None)
         };
         runs.push(SegmentRun { unit: Some(*unit), segments: vec![own] });
-        rest = behind;
+        rest = after;
     }
     runs.extend(rest.into_iter().flat_map(|rest| pieces(rest, RUN_BYTES)));
     runs
@@ -355,7 +355,7 @@ mod tests {
 
     /// Runs of one tensor that overlap, leave gaps and extend into the next tensor.
     #[test]
-    fn bytes_that_are_wanted_twice_come_twice_and_are_compared() {
+    fn bytes_requested_twice_are_delivered_twice_and_compared() {
         let mut tensors = Tensors::default();
         tensors.add("a", "F32", &[8, 4]).add("b", "F32", &[8, 4]);
         let (_dir, checkpoint) = tensors.open();

@@ -175,8 +175,8 @@ fn push_part<'a>(
     let mut rest = target;
     for Range { start: skipped, end } in ranges {
         assert!(end as u64 <= extent.len_bytes, "`{name}` has bytes {skipped}..{end}");
-        let (target, behind) = rest.split_at_mut(end - skipped);
-        rest = behind;
+        let (target, after) = rest.split_at_mut(end - skipped);
+        rest = after;
         let finite_check = finite.map_or(FiniteCheck::Nothing, |finite| FiniteCheck::Tensor {
             name,
             finite,

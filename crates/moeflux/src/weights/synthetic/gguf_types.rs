@@ -1,6 +1,7 @@
 //! Chooses the type of each matrix of a GGUF file, as llama.cpp's quantiser does.
 //!
-//! **Invariant:** a row consists of whole blocks of its type. Knows names and widths, never values.
+//! **Invariant:** a row consists of whole blocks of its type. This module knows names and widths,
+//! never values.
 
 use std::fmt;
 
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_kernel_reads_has_no_name() {
+    fn types_without_a_kernel_have_no_name() {
         assert_eq!(GgufTypes::from_name("IQ1_S"), None);
         assert_eq!(GgufTypes::from_name("Q8_1"), None);
         assert_eq!(GgufTypes::from_name("F16"), None);

@@ -1,7 +1,7 @@
 //! A synthetic checkpoint, in MLX layout or as published: for sizes, and for random models.
 //!
 //! **Invariant:** tensors are contiguous, in the order in which they were requested; names, shapes
-//! and types are those that mlx-lm would write. Knows no values.
+//! and types are those that mlx-lm would write. This module knows no values.
 
 pub(super) mod gguf_types;
 
@@ -178,7 +178,7 @@ impl<'a> SyntheticBuilder<'a> {
 
     pub(super) fn take(&mut self, name: &str) -> FoundTensor {
         self.untaken.remove(name).unwrap_or_else(|| {
-            // Every path of the binder creates what it takes.
+            // Every path of the binder creates the tensors that it requests.
             unreachable!("imagined tensor `{name}` is bound twice, or before it was imagined")
         })
     }

@@ -111,7 +111,7 @@ fn an_override_makes_one_tensor_8_bit_among_4_bit() {
 }
 
 #[test]
-fn wrong_shapes_say_what_would_fit() {
+fn errors_about_shapes_state_the_expected_ones() {
     let quant = QuantParams { bits: 4, group: 64 };
     let mut tensors = Tensors::default();
     tensors.add_affine("w", &[4, 128], quant, FloatKind::Bf16);
@@ -330,7 +330,7 @@ fn stacked_heads_are_one_matrix() {
 }
 
 #[test]
-fn rows_are_gathered_in_the_order_asked_for() {
+fn rows_are_gathered_in_the_requested_order() {
     let mut tensors = Tensors::default();
     let params = QuantParams { bits: 3, group: 32 };
     tensors.add_affine("w", &[8, 64], params, FloatKind::F32);
@@ -421,7 +421,7 @@ fn scales_that_are_not_finite_are_named() {
 }
 
 #[test]
-fn what_is_not_finite_is_found_in_every_type() {
+fn values_that_are_not_finite_are_found_in_every_type() {
     for kind in FLOATS {
         let with = |value: f32| {
             let mut tensors = Tensors::default();
@@ -492,7 +492,7 @@ fn loading_reports_all_bytes_and_can_be_cancelled() {
 }
 
 #[test]
-fn too_little_memory_is_said_with_both_sizes() {
+fn errors_about_memory_state_both_sizes() {
     check_room("the weights", 10, Some(10)).unwrap();
     check_room("the weights", 10, None).unwrap();
     let error = check_room("the weights", 10, Some(9)).unwrap_err().to_string();

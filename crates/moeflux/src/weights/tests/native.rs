@@ -67,7 +67,7 @@ fn mxfp4_is_the_same_in_every_spelling() {
 }
 
 #[test]
-fn other_floats_of_4_bits_are_refused_by_what_they_have() {
+fn other_4_bit_floats_are_refused_by_their_tensors() {
     // NVFP4 of compressed-tensors and of MLX, and MXFP8 of MLX.
     for (names, types, shapes) in [
         (["w.weight_packed", "w.weight_scale"], ["U8", "F8_E4M3"], [[4, 32], [4, 4]]),
@@ -177,7 +177,7 @@ fn integers_of_other_kinds_are_refused_with_a_way_out() {
 
 /// Scales of FP8: their name, type and shape; the spread in the config; the name of the kind.
 #[test]
-fn fp8_scales_are_of_what_the_config_says() {
+fn fp8_scales_follow_the_config() {
     let block = |n_rows, n_cols| Fp8Spread::Block { n_rows, n_cols };
     for (part, dtype, shape, spread, name) in [
         ("weight_scale_inv", "F32", &[2, 1][..], block(128, 128), "fp8"),

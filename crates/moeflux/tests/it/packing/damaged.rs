@@ -39,7 +39,7 @@ fn every_flipped_bit_is_found_and_named() {
             let damages = verified(target.path()).damages;
             flip(&shard.path, at);
             let [damage] = damages.as_slice() else {
-                // A sum that was changed damages the table and what it is of.
+                // A changed sum damages the table and the record that it belongs to.
                 assert!(at >= len - 8 * 200 && damages.len() == 2, "{at}: {damages:?}");
                 continue;
             };
@@ -63,7 +63,7 @@ fn every_flipped_bit_is_found_and_named() {
 }
 
 #[test]
-fn a_checkpoint_without_checksums_is_searched_for_what_cannot_be() {
+fn a_checkpoint_without_checksums_is_searched_for_impossible_values() {
     let source = TempDir::copy_of(&golden_dir().join("mlx-qwen3_moe-q4-g32-bf16"));
     let found = verified(source.path());
     assert_eq!((found.coverage, found.n_records), (Coverage::FiniteOnly, 0));
@@ -100,7 +100,7 @@ fn edit_header(path: &Path, from: &str, to: &str) {
 }
 
 #[test]
-fn a_folder_that_is_no_pack_any_more_is_refused_in_one_line() {
+fn a_folder_that_is_no_longer_a_pack_is_refused_in_one_line() {
     let packed = TempDir::new();
     pack(&golden_dir().join("qwen3_moe-bf16"), packed.path(), &quantised(4, 32)).unwrap();
     let other = TempDir::new();

@@ -103,7 +103,7 @@ fn tokens_are_those_of_the_file() {
 }
 
 #[test]
-fn blocks_become_affine_and_keys_say_so() {
+fn blocks_become_affine_and_keys_record_it() {
     for name in
         ["gguf-qwen3moe-k", "gguf-deepseek2", "gguf-qwen35moe", "gguf-qwen3next", "gguf-gpt-oss"]
     {

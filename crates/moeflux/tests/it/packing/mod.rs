@@ -257,7 +257,7 @@ fn a_pack_interrupted_at_any_step_ends_the_same() {
     for name in ["kimi_k2-fp8", "gguf-qwen35moe"] {
         let original = TempDir::copy_of(&golden_dir().join(name));
         let case = original.path();
-        // One document shows what three would, at fewer waits for the drive.
+        // One document is as good a test as three, with fewer waits for the drive.
         for name in ["logits.npy", "case.json"] {
             std::fs::remove_file(case.join(name)).unwrap();
         }
@@ -318,7 +318,7 @@ fn a_pack_interrupted_again_and_again_ends_the_same() {
     let target = TempDir::new();
     let options = PackOptions { handling: SourceHandling::Replaced, ..AS_IT_IS };
     let mut n_runs = 0;
-    // Each run gets further than the last: what has its name stays.
+    // Each run gets further than the last: files with their final names stay.
     while pack_until(source.path(), target.path(), &options, 110 + n_runs).is_err() {
         n_runs += 1;
         assert!(n_runs < 300);
@@ -328,7 +328,7 @@ fn a_pack_interrupted_again_and_again_ends_the_same() {
 }
 
 #[test]
-fn replacing_makes_up_for_what_was_not_read_back() {
+fn damaged_output_is_replaced_on_resuming() {
     let case = golden_dir().join("qwen3_moe-bf16");
     let source = TempDir::copy_of(&case);
     let target = TempDir::new();
@@ -362,7 +362,7 @@ fn replacing_needs_room_for_one_layer_more_than_is_freed() {
     let (replaced, _) = room(SourceHandling::Replaced);
     if cfg!(unix) {
         assert!(replaced < total, "{replaced} of {total}");
-        // What has another name, or holes, makes no room.
+        // Deleting a file with another link, or with holes, frees no space.
         let name = "model-00001-of-00003.safetensors";
         std::fs::hard_link(source.path().join(name), target.path().join("kept")).unwrap();
         let elsewhere = TempDir::new();
@@ -426,7 +426,7 @@ fn links_are_followed_and_only_those_of_a_cache_are_replaced() {
 }
 
 #[test]
-fn what_cannot_be_packed_is_refused_in_one_line() {
+fn models_that_cannot_be_packed_are_refused_in_one_line() {
     let case = golden_dir().join("qwen3_moe-bf16");
     let refused = |source: &Path, target: &Path, options: &PackOptions, word: &str| {
         let line = Packing::prepare(source, target, options).unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! Interrupted packs that go on with another source: what looks the same by length, header and time
-//! of change is told apart by its contents, and nothing is mixed.
+//! Interrupted packs that continue with another source: files of equal length, header and time of
+//! change are distinguished by their contents, and nothing is mixed.
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -77,9 +77,9 @@ fn two_models_of_the_same_lengths_and_times_are_never_mixed() {
     }
 }
 
-/// Where no sample is taken: of a tensor that is carried along and not run.
+/// The change is in a tensor that is copied but not run, of which no sample is compared.
 #[test]
-fn what_was_made_of_a_file_that_may_be_another_is_made_again() {
+fn output_of_a_possibly_changed_file_is_made_again() {
     let case = "qwen3_5_moe-bf16";
     let (one, two) = (archived(case), archived(case));
     let checkpoint = Checkpoint::open(two.path()).unwrap();
@@ -97,7 +97,7 @@ fn what_was_made_of_a_file_that_may_be_another_is_made_again() {
         n_taken += 1;
     }
     assert!(n_taken > 10, "{n_taken}");
-    // What is made of the second source is not made again.
+    // Output of the second source is not made again.
     let target = TempDir::new();
     assert!(pack_until(one.path(), target.path(), &AS_IT_IS, 200).is_err());
     let remaining = || {
@@ -139,7 +139,7 @@ fn the_rest_of_a_replaced_source_may_move() {
             pack(moved.path(), target.path(), &options).unwrap();
             assert!(contents(target.path()) == expected, "{case} after {n_steps} steps");
             n_moved += 1;
-            // What is left of the source is not what the files of the pack were made of.
+            // The remaining source differs from the one of which the pack's files were made.
             let twin = TempDir::copy_of(source.path());
             let left = Checkpoint::open(&golden_dir().join(case)).unwrap();
             for entry in left.tensors.values().step_by(5) {

@@ -1,5 +1,5 @@
-//! Small files of packs: a bit that was flipped in one, or a file of another pack, is found by
-//! `verify` and by whatever loads; edits on purpose are accepted where that is asked for.
+//! Small files of packs: `verify` and every way of loading find a flipped bit, or a file of another
+//! pack; deliberate edits are accepted on request.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn packed_source() -> TempDir {
     target
 }
 
-/// What each way of loading says.
+/// Returns the errors of each way of loading.
 fn refusals(dir: &Path) -> [Option<String>; 3] {
     let engine = || {
         let config = config(BackendKind::Cpu, Arithmetic::Int8, (64, 2));
@@ -114,7 +114,7 @@ fn a_small_file_that_came_or_went_is_refused() {
         assert!(refusal.unwrap().contains("chat_template.jinja: is missing"));
     }
     std::fs::write(&path, template).unwrap();
-    // What a model is not run from may change.
+    // Files that a run does not use may change.
     std::fs::write(dir.join("LICENSE"), "another").unwrap();
     assert_eq!(refusals(dir)[0], None);
     assert!(verified(dir).damages.is_empty());
@@ -131,7 +131,7 @@ fn damaged_checksums_accuse_no_other_file() {
     let path = target.path().join(PACK_SUMS_NAME);
     let whole = std::fs::read(&path).unwrap();
     for at in (0..whole.len()).step_by(7) {
-        // Blank space in JSON says nothing.
+        // Blank space in JSON has no meaning.
         if whole[at].is_ascii_whitespace() {
             continue;
         }

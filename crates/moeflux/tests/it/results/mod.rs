@@ -1,5 +1,5 @@
-//! What models compute: against other implementations, between backends and spellings, and as the
-//! text of plans.
+//! Results of models: compared with other implementations, between backends and spellings, and as
+//! the text of plans.
 
 mod golden;
 mod ops;

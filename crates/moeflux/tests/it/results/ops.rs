@@ -72,11 +72,10 @@ fn limit_of_cache_in_f16(_: ErrorSource) -> f64 {
     5e-7
 }
 
-/// For keys and values rounded to a 255th of what lies between the least and the largest of their
-/// group: for normal values in groups of 64, which are 4.7 deviations apart, (4.7 / 255)^2 / 12 =
-/// 3e-5 of their mean square, and for queries in int8 as much. Both reach the weights multiplied
-/// with the size of the scores, which is about 1 in these cases; where scores are large, nothing
-/// can be said.
+/// For keys and values rounded to a 255th of the range of their group: for normal values in groups
+/// of 64, which are 4.7 deviations apart, (4.7 / 255)^2 / 12 = 3e-5 of their mean square, and for
+/// queries in int8 as much. Both reach the weights multiplied with the size of the scores, which is
+/// about 1 in these cases; for large scores there is no bound.
 fn limit_of_cache_in_codes(_: ErrorSource) -> f64 {
     5e-4
 }

@@ -1,5 +1,5 @@
-//! Weights that are finite and too large: what they give is an error that names the place, on every
-//! backend and in every arithmetic, and never zeros or numbers that look right.
+//! Weights that are finite but too large: they cause an error that names the place, on every
+//! backend and in every arithmetic, never zeros or plausible numbers.
 
 use std::ops::ControlFlow;
 
@@ -30,7 +30,7 @@ fn ways() -> Vec<(String, EngineConfig)> {
     ways
 }
 
-/// Every way of which `place_of` knows a place gives an error that names it.
+/// Every configuration with a place in `place_of` gives an error that names the place.
 #[track_caller]
 fn check(tensor: &str, value: f32, place_of: &dyn Fn(&str) -> Option<&'static str>) {
     let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");
@@ -84,7 +84,7 @@ fn values_that_a_cache_cannot_hold() {
     });
 }
 
-/// A prompt whose logits are not wanted is refused at the same step.
+/// A prompt whose logits are not requested is refused at the same step.
 #[test]
 fn a_prompt_without_logits() {
     let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");

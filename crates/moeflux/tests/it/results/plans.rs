@@ -1,5 +1,5 @@
-//! The plans of every family as text, compared with `tests/data/plans/`: a change of what is
-//! computed shows as a change of a file that people read.
+//! The plans of every family as text, compared with `tests/data/plans/`: a change of the
+//! computation appears as a change of a readable file.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn plans_are_as_written_down() {
     }
 }
 
-/// What a rank computes of the first sparse layer, and who computes what.
+/// Returns the plan of a rank for the first sparse layer, and the shares of all ranks.
 fn divided_text(name: &str, n_ranks: usize, rank: usize) -> String {
     let (mut blueprint, _) = Model::open(golden_dir().join(name)).unwrap().into_parts();
     blueprint.shard(&Shares::equal(n_ranks), rank).unwrap();

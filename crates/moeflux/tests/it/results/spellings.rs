@@ -1,5 +1,5 @@
-//! One model with experts in MXFP4, in the spellings of all who publish such: the same bits in
-//! memory, from a drive and packed.
+//! One model with experts in MXFP4, in the formats of all publishers of such models: the same bits
+//! in memory, from a drive and packed.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

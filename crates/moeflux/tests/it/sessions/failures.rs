@@ -231,7 +231,7 @@ fn a_short_step_that_fails_is_taken_back() {
 }
 
 #[test]
-fn a_checkpoint_is_there_behind_a_failed_step() {
+fn a_checkpoint_survives_a_failed_step() {
     let case = GoldenCase::load("qwen3_next-bf16");
     let (runtime, fuse) = runtime_of(&case.dir);
     let mut session = Session::new(Arc::clone(&runtime), 100).unwrap();
@@ -306,7 +306,7 @@ fn a_checkpoint_that_fails_leaves_the_session_whole() {
         n_fed += usize::from(n_held == 7);
         assert!(feed_all(&mut session, &case.tokens[n_held..9]) == expected[n_held..9]);
     }
-    assert!(n_fed > 0, "no copy failed behind the last row");
+    assert!(n_fed > 0, "no copy failed after the last row");
 }
 
 #[test]

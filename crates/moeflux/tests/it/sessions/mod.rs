@@ -1,4 +1,4 @@
-//! Sessions: company, ways back, saved states, refusals. On the CPU backend, bit for bit.
+//! Sessions on the CPU backend, bit for bit: shared steps, rewinding, saved states, refusals.
 
 mod failures;
 mod scripts;
@@ -350,7 +350,7 @@ fn a_cancelled_short_step_is_taken_back() {
 }
 
 #[test]
-fn bad_feeds_change_nothing_and_say_why() {
+fn bad_feeds_change_nothing_and_state_the_reason() {
     let (engine, tokens) = engine_of("qwen3_next-bf16");
     let mut session = engine.session(10).unwrap();
     session.feed_last(&tokens[..8]).unwrap();

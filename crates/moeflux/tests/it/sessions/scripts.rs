@@ -41,7 +41,7 @@ const N_SESSIONS_MAX: usize = 5;
 const BASES: [usize; 2] = [0, 1010];
 const CONTEXT: usize = 2000;
 
-/// A model on a drive, what it says there, and the beginnings of scripts.
+/// A model on a drive, its results there, and the beginnings of scripts.
 struct Subject {
     packed: TempDir,
     cold: Engine,
@@ -76,7 +76,7 @@ impl Subject {
     }
 }
 
-/// A session, and what it should hold.
+/// A session, and the tokens that it should hold.
 struct Held {
     session: Session,
     tokens: Vec<TokenId>,
@@ -95,7 +95,7 @@ struct Script<'a> {
     drive: SimulatedCheckpoint<'a>,
 }
 
-/// What is fed to one session of a step.
+/// The tokens fed to one session in a step.
 struct Plan {
     at: usize,
     tokens: Vec<TokenId>,
@@ -344,7 +344,7 @@ impl<'a> Script<'a> {
         self.drive.switch.set(faults);
     }
 
-    /// What comes next is what a cold session says, if no drive fails.
+    /// Checks that the next results are those of a new session, if no drive fails.
     fn check(&self, held: Held) {
         let Held { mut session, mut tokens } = held;
         let next = [TokenId(3), TokenId(1)];

@@ -1,5 +1,5 @@
-//! Steps of many feeds: company, waiting between layers, cancelled and failed feeds, checkpoints
-//! inside a step. On the CPU backend, bit for bit.
+//! Steps of many feeds on the CPU backend, bit for bit: other feeds, pauses between layers,
+//! cancelled and failed feeds, checkpoints inside a step.
 
 use std::sync::atomic::AtomicBool;
 
@@ -164,9 +164,9 @@ fn checkpoints_inside_a_step_are_as_those_at_its_end() {
     }
 }
 
-/// Of an expert that cannot be read, only those hear who chose it.
+/// The failure to read an expert is reported only to the sessions that chose it.
 #[test]
-fn a_failed_expert_concerns_those_who_chose_it() {
+fn a_failed_expert_fails_only_sessions_that_chose_it() {
     let name = "mlx-qwen3_5_moe-q4-g64-bf16";
     let packed = TempDir::new();
     pack(&golden_dir().join(name), packed.path(), &AS_IT_IS).unwrap();
@@ -228,7 +228,7 @@ fn a_failed_expert_concerns_those_who_chose_it() {
     assert!(n_failed > 10 && n_spared > 10, "{n_failed} failed, {n_spared} did not");
 }
 
-/// Positions come in pieces of 1,024, which forks share until they write.
+/// Positions are stored in pieces of 1,024, which forks share until they write.
 #[test]
 fn forks_go_their_own_ways_across_pieces() {
     for name in CASES {

@@ -57,13 +57,13 @@ pub(super) fn run(engine: &Engine, case: &GoldenCase) -> Result<Vec<f32>> {
 }
 
 /// Two folders of safetensors, one of them of MXFP4, and a GGUF file: the case, its packed form,
-/// and what comes out of both.
+/// and the expected results of both.
 pub(super) fn subjects() -> [(GoldenCase, TempDir, Vec<f32>); 3] {
     ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe", "qwen3_moe-mxfp4"].map(subject)
 }
 
-/// Those that have the matrices of all experts of a layer in one tensor: of reads that are as many
-/// and as small as a tensor per expert makes them, some fail as often as they are tried.
+/// The subjects that store the matrices of all experts of a layer in one tensor. With a tensor per
+/// expert, reads are small and numerous, and some fail at every attempt.
 pub(super) fn stacked_subjects() -> [(GoldenCase, TempDir, Vec<f32>); 2] {
     ["mlx-qwen3_5_moe-q4-g64-bf16", "gguf-qwen35moe"].map(subject)
 }
@@ -93,7 +93,7 @@ fn transient_faults_end_with_the_right_tokens() {
     assert!(n_retries > 40 && n_rereads > 20, "{n_retries} reads failed, {n_rereads} were flipped");
 }
 
-/// Whatever ends in an error leaves an engine that goes on where the drive does.
+/// After every error, the engine works again when the drive does.
 #[test]
 fn lasting_faults_end_right_or_with_an_error_that_names_them() {
     for (case, packed, expected) in subjects() {
@@ -114,7 +114,7 @@ fn lasting_faults_end_right_or_with_an_error_that_names_them() {
 }
 
 #[test]
-fn what_one_drive_has_lost_the_mirror_brings() {
+fn the_mirror_replaces_lost_reads() {
     for (case, packed, expected) in subjects() {
         for seed in seeds(20) {
             let lost = Faults { n_lost: 200, n_flipped: 100, ..transient(seed) };
@@ -160,7 +160,7 @@ fn a_damaged_record_is_an_error_that_names_its_sums() {
 }
 
 #[test]
-fn checksums_are_compared_unless_told_otherwise() {
+fn checksums_are_compared_unless_disabled() {
     for (case, packed, expected) in subjects() {
         for checks_sums in [false, true] {
             let streaming = || StreamingConfig { checks_sums, ..StreamingConfig::default() };
@@ -190,7 +190,7 @@ pub(super) fn meddle(files: &[PathBuf], cuts: bool) {
     }
 }
 
-/// Someone copies another model over this one, or the copy breaks off.
+/// Another model is copied over this one, completely or in part.
 #[test]
 fn a_file_cut_or_written_to_while_the_model_runs_is_an_error_that_names_it() {
     for (case, packed, _) in subjects() {

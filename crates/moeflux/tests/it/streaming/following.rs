@@ -1,5 +1,5 @@
-//! All experts have room in memory and follow while steps run: the same bits as when all are there,
-//! or an error that names what is missing, whatever the drive and others do meanwhile.
+//! Steps run while experts are still being loaded into memory that holds all of them: the results
+//! are the same bits as with a loaded model, or an error that names the missing expert.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -67,7 +67,7 @@ impl Gate {
     }
 }
 
-/// A drive whose reads are over when a gate lets them through.
+/// A drive whose reads complete when a gate lets them through.
 #[derive(Debug)]
 struct Gated {
     drive: Box<dyn BlockRead>,
@@ -178,7 +178,7 @@ fn steps_give_the_same_bits_while_the_rest_follows() {
 }
 
 #[test]
-fn transient_faults_behind_an_open_model_end_with_the_right_tokens() {
+fn transient_faults_while_loading_end_with_the_right_tokens() {
     for (case, packed, expected) in stacked_subjects() {
         for seed in seeds(40) {
             let in_place = SimulatedCheckpoint::new(&case.dir, transient(seed)).open(&resident());
@@ -193,9 +193,9 @@ fn transient_faults_behind_an_open_model_end_with_the_right_tokens() {
     }
 }
 
-/// Whatever is lost concerns those who need it, each time that they do.
+/// A lost expert fails the steps that need it, each time.
 #[test]
-fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_them() {
+fn lasting_faults_while_loading_end_right_or_with_an_error_that_names_them() {
     for (case, packed, expected) in stacked_subjects() {
         let [mut n_failed, mut n_runs] = [0; 2];
         for seed in seeds(40) {
@@ -222,9 +222,9 @@ fn lasting_faults_behind_an_open_model_end_right_or_with_an_error_that_names_the
     }
 }
 
-/// The drive is back when an expert that it lost is asked for again.
+/// The drive has recovered when an expert that it lost is requested again.
 #[test]
-fn what_failed_is_read_again_for_the_next_who_needs_it() {
+fn failed_experts_are_read_again_at_the_next_request() {
     for (case, packed, expected) in stacked_subjects() {
         let simulated =
             SimulatedCheckpoint::new(packed.path(), Faults { n_lost: 1000, ..Faults::default() });
@@ -234,7 +234,7 @@ fn what_failed_is_read_again_for_the_next_who_needs_it() {
         }
         assert!(!is_right(&read_rest(&engine), &(), "a lost drive"));
         simulated.switch.set(Faults::default());
-        // What was begun on the lost drive still fails, each at most once.
+        // Reads that began on the lost drive still fail, each at most once.
         let is_back = || is_right(&run(&engine, &case), &expected, "a drive that is back");
         assert!((0..100).any(|_| is_back()));
         while read_rest(&engine).is_err() {}
@@ -245,7 +245,7 @@ fn what_failed_is_read_again_for_the_next_who_needs_it() {
 }
 
 #[test]
-fn each_read_behind_an_open_model_in_turn_may_fail() {
+fn each_read_while_loading_in_turn_may_fail() {
     for (case, packed, expected) in stacked_subjects() {
         let [mut n_errors, mut n] = [0; 2];
         loop {
@@ -264,7 +264,7 @@ fn each_read_behind_an_open_model_in_turn_may_fail() {
 }
 
 #[test]
-fn an_engine_goes_in_the_middle_of_what_follows() {
+fn an_engine_can_be_dropped_while_it_loads() {
     let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");
     for n_reads in [0, 1, 7, 30] {
         let (engine, gate) = gated(&case.dir);
@@ -309,7 +309,7 @@ fn a_file_written_to_while_the_rest_follows_is_an_error_that_names_it() {
     }
 }
 
-/// What was opened is read to its end, and is no model of that name any more.
+/// The opened file is read to its end, but no longer has the model's name.
 #[test]
 fn a_file_replaced_while_the_rest_follows_stops_the_engine() {
     for (case, packed, _) in stacked_subjects() {

@@ -1,5 +1,5 @@
-//! Sessions that grow into memory of slots: the same bytes out, refusals with numbers, and
-//! everything back when they end.
+//! Sessions that grow into the memory of slots: results are the same, refusals state numbers, and
+//! all memory is returned at their end.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ fn session(runtime: &Arc<Runtime>) -> Session {
     Session::new(Arc::clone(runtime), CONTEXT).unwrap()
 }
 
-/// Why a session that there is no room for is not fed; some are not even made.
+/// Returns the error of a session without enough memory, of its creation or of feeding it.
 fn refusal(runtime: &Arc<Runtime>, tokens: &[TokenId]) -> Error {
     Session::new(Arc::clone(runtime), CONTEXT)
         .and_then(|mut session| session.feed_last(tokens))

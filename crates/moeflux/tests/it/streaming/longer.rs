@@ -1,5 +1,5 @@
-//! Prompts whose steps are longer for memory of slots: the same bytes out, and everything back
-//! however they end.
+//! Prompts with longer steps that borrow the memory of slots: results are the same, and all memory
+//! is returned however they end.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,7 +34,7 @@ struct Watched {
     told: Told,
 }
 
-/// What a test hears and says.
+/// Events that a test observes, and commands that it gives.
 #[derive(Clone, Debug, Default)]
 struct Told {
     /// Rows of each workspace that there was.
@@ -219,7 +219,7 @@ fn longer_steps_give_the_same_bits_and_everything_comes_back() {
 }
 
 #[test]
-fn progress_tells_how_long_a_step_is() {
+fn progress_states_the_rows_of_a_step() {
     let case = GoldenCase::load("qwen3_5_moe-bf16");
     let (runtime, told) = runtime_of(&case, Caching::Direct, Some(6)).unwrap();
     let prompt_steps = runtime.lender().unwrap().prompt_steps(N_PROMPT, 0);
@@ -272,7 +272,7 @@ fn cancelled_prompts_and_failing_devices_give_back() {
         }
         n_failed += 1;
     }
-    // Each layer is at least what comes before its experts, and these.
+    // Each layer has at least two calls: the ops before its experts, and the experts.
     assert!(n_failed >= 2 * runtime.model().spec.layers.len(), "only {n_failed} calls failed");
     told.fuse.store(0, Ordering::Relaxed);
     assert!(session.feed_last(&tokens[N_PROMPT..=N_PROMPT]).unwrap() == expected[N_PROMPT]);

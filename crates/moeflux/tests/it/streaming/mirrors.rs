@@ -1,5 +1,5 @@
-//! Mirrors: what is no copy of the model's folder is refused before anything is read from it, and
-//! what changes afterwards is found by checksums.
+//! Mirrors: a folder that is not a copy of the model's is refused before anything is read from it,
+//! and checksums find later changes.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ fn with_mirror(dir: &Path) -> StreamingConfig {
     StreamingConfig { mirror: Some(dir.to_owned()), ..StreamingConfig::default() }
 }
 
-/// What is said of a mirror that must not be taken.
+/// Returns the error for a mirror that must not be used.
 #[track_caller]
 fn refusal(dir: &Path, mirror: &Path) -> String {
     match open(dir, Some(1), with_mirror(mirror)) {
@@ -90,8 +90,8 @@ fn small_files_of_a_mirror_are_those_of_the_model_or_missing() {
     open(dir.path(), Some(1), with_mirror(mirror.path())).unwrap();
 }
 
-/// All bits of the mirror's experts change behind the open engine: each read of it has another
-/// checksum, and is done again on the first drive.
+/// All bits of the mirror's experts change while the engine is open: each read of it has another
+/// checksum, and is repeated on the first drive.
 #[test]
 fn every_read_of_a_mirror_is_compared_with_its_checksum() {
     let case = GoldenCase::load(CASE);
@@ -106,7 +106,7 @@ fn every_read_of_a_mirror_is_compared_with_its_checksum() {
             let extent = bank.records.unwrap().extent(expert);
             let name = checkpoint.files[extent.file_idx].path.file_name().unwrap();
             let path = mirror.path().join(name);
-            // What changes by itself changes no times.
+            // Bits that flip by themselves do not change the time of modification.
             let modified = std::fs::metadata(&path).unwrap().modified().unwrap();
             flip(&path, usize::try_from(extent.offset_bytes).unwrap());
             let file = std::fs::File::options().write(true).open(&path).unwrap();

@@ -1,5 +1,5 @@
-//! Experts from a drive: the same bytes out as with all of them in memory, for any number of
-//! slots, any way of reading, and whatever the drive does.
+//! Experts from a drive: results are the same as with all experts in memory, for any number of
+//! slots, any way of reading, and any behaviour of the drive.
 
 mod faults;
 mod following;

@@ -1,5 +1,5 @@
-//! Experts that a device brings to its own memory: asked for as the engine asks, by a device that
-//! says itself what came.
+//! Experts that a device moves to its own memory, requested as the engine does, by a device that
+//! reports the moved experts itself.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -48,8 +48,8 @@ fn streamed(n_places: usize) -> (Experts, LayerIdx) {
     (Experts::Streaming(Box::new(stream)), manifest.banks[0].layer)
 }
 
-/// Asks for two experts and moves what should be moved, unless the device breaks; how many were in
-/// its memory already, and how many it was asked to bring there.
+/// Requests two experts and moves those that should be moved, unless the device fails. Returns how
+/// many were in its memory already, and how many it was told to move there.
 fn ask(experts: &mut Experts, layer: LayerIdx, device: ControlFlow<()>) -> [usize; 2] {
     let chosen = [ExpertIdx(0), ExpertIdx(1)];
     experts.begin_step(1, true);
@@ -69,7 +69,7 @@ fn ask(experts: &mut Experts, layer: LayerIdx, device: ControlFlow<()>) -> [usiz
 }
 
 #[test]
-fn what_came_near_is_there_from_then_on() {
+fn promoted_experts_stay_on_the_device() {
     let (mut experts, layer) = streamed(2);
     assert_eq!(ask(&mut experts, layer, ControlFlow::Continue(()))[0], 0);
     while ask(&mut experts, layer, ControlFlow::Continue(()))[1] > 0 {}
@@ -84,14 +84,14 @@ fn an_expert_that_did_not_come_near_is_not_there() {
     for _ in 0..3 {
         assert_eq!(ask(&mut experts, layer, ControlFlow::Break(())), [0, 1]);
     }
-    // One of them is read anew, and may come in a group of its own.
+    // One of them is read again, and may arrive in a group of its own.
     while ask(&mut experts, layer, ControlFlow::Continue(()))[1] > 0 {}
     assert_eq!(ask(&mut experts, layer, ControlFlow::Continue(())), [2, 0]);
 }
 
 /// A device reads a prompt's experts where they lie, if it leaves half of the slots to others.
 #[test]
-fn a_prompt_is_seen_if_it_leaves_slots_to_others() {
+fn experts_of_a_prompt_are_read_in_place_if_half_of_the_slots_remain() {
     for (chosen, is_seen) in [(&[0, 1][..], true), (&[0, 1, 2], false)] {
         let (mut experts, layer) = streamed(0);
         let chosen: Vec<ExpertIdx> = chosen.iter().copied().map(ExpertIdx).collect();

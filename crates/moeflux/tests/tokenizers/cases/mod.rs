@@ -1,7 +1,7 @@
 //! Hostile files, by the part of the file that they abuse.
 //!
-//! **Invariant:** a case is a whole folder's worth: its `tokenizer.json` and, for a few, what
-//! stands in `tokenizer_config.json`.
+//! **Invariant:** a case has the contents of a whole folder: its `tokenizer.json` and, for a
+//! few, its `tokenizer_config.json`.
 
 mod parts;
 mod words;

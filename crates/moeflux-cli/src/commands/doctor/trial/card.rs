@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_answers_are_told_apart() {
+    fn answer_times_are_split_into_their_parts() {
         // 100 us a token, 50 us a layer and 400 GB/s.
         let token = |n_layers: f64, n_bytes: f64| TokenSample {
             n_layers,

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_prompts_are_told_apart() {
+    fn prompt_times_are_split_into_their_parts() {
         let needs = Needs {
             attention_operations: 1000,
             resident: crate::model::needs::ProductCosts {

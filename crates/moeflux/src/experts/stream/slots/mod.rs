@@ -33,7 +33,7 @@ use crate::weights::{ExpertLayout, ExpertView};
 const PROMPT_READ_BYTES: usize = 40 << 20;
 const N_PROMPT_EXPERTS_MIN: usize = 8;
 
-/// Slots and what is in them.
+/// Slots and their contents.
 #[derive(Debug)]
 pub(super) struct ExpertSlots {
     memory: SlotMemory,

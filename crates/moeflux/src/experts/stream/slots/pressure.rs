@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_says_nothing_is_calm() {
+    fn a_system_without_figures_counts_as_calm() {
         let mut pressure = Pressure::new(1, 8);
         assert_eq!(pressure.decide(4, MemoryPressure::default(), Duration::from_secs(6)), 5);
     }

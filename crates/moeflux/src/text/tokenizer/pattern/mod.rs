@@ -5,7 +5,7 @@
 //! meaning. Its matcher is not used: if it gives up in the middle of a text, the library takes this
 //! for the end of the matches, and its step limit does not count lookahead. **Invariant:** a
 //! program has at most `OPS_MAX` operations; a search either finds the leftmost-first matches, or
-//! reports that its steps are used up. Knows no tokens.
+//! reports that its steps are used up. This module knows no tokens.
 
 mod matcher;
 mod sets;
@@ -262,7 +262,7 @@ impl PatternCompiler {
             LookAround::LookAhead | LookAround::LookAheadNeg => PatternOp::Ahead { is_wanted, end },
             LookAround::LookBehind | LookAround::LookBehindNeg => {
                 let n_chars = exact(child)
-                    .ok_or("looking behind over a varying number of characters is not supported")?;
+                    .ok_or("lookbehind over a varying number of characters is not supported")?;
                 PatternOp::Behind { is_wanted, n_chars, end }
             }
         };

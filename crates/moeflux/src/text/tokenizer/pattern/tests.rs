@@ -157,7 +157,7 @@ fn expressions_made_at_random_match_as_in_the_library() {
 }
 
 #[test]
-fn what_is_too_large_or_unknown_is_refused() {
+fn too_large_or_unknown_expressions_are_refused() {
     for (expression, reason) in [
         ("(", "parenthesis"),
         (r"(a)\1", "reference"),
@@ -180,7 +180,7 @@ fn what_is_too_large_or_unknown_is_refused() {
 }
 
 #[test]
-fn steps_bound_what_goes_back_and_what_looks_ahead() {
+fn the_step_limit_bounds_backtracking_and_lookahead() {
     let text = "a".repeat(50_000);
     for expression in ["(?:a|aa)+$b", "a+a+a+b", "a(?=(?:a|b)*x)|.", "(?s:.)*?x|.", "(?:a|b)+?c"] {
         let found = ours(expression, &text).map(|found| found.len());

@@ -96,7 +96,7 @@ impl SurroundingTokens {
         self.before = outer;
         self.after.extend::<Vec<TokenId>>(ids(after));
         if self.before.len() > SURROUNDING_MAX || self.after.len() > SURROUNDING_MAX {
-            return Err(format!("more than {SURROUNDING_MAX} tokens before or behind a text"));
+            return Err(format!("more than {SURROUNDING_MAX} tokens before or after a text"));
         }
         let texts = before.iter().chain(after).map(|(text, id)| (TokenId(*id), text.clone()));
         self.texts.extend(texts);

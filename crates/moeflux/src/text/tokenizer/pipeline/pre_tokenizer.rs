@@ -107,9 +107,9 @@ pub(super) fn read(json: Option<&RawValue>) -> Result<Option<PreTokenizers>, Str
     if steps.iter().filter(is_metaspace).count() > 1 {
         return Err("more than one step of type Metaspace".to_owned());
     }
-    let behind = steps.iter().skip(1).filter(is_metaspace);
-    if behind.filter(|step| step.marks_first()).count() > 0 {
-        return Err("Metaspace with `prepend_scheme` first behind another step".to_owned());
+    let after = steps.iter().skip(1).filter(is_metaspace);
+    if after.filter(|step| step.marks_first()).count() > 0 {
+        return Err("Metaspace with `prepend_scheme` first after another step".to_owned());
     }
     Ok((!steps.is_empty()).then_some(PreTokenizers { steps }))
 }

@@ -4,11 +4,10 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
 
 use moeflux::{Engine, Model};
 use moeflux_chat::{AnswerRules, Chat, ChatOptions, Conversation};
-use moeflux_schedule::{Event, Job, Options, Service};
+use moeflux_schedule::{Options, Service};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let model = Model::open(moeflux_demo::unpack(&std::env::temp_dir())?)?;
@@ -16,24 +15,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     let engine = Engine::builder(model).context(2 * 1024).load()?;
     let service = Service::of_engine(engine, Arc::clone(chat.text()), Options::new(1024))?;
     let options = ChatOptions { thinking: Some(false), ..ChatOptions::default() };
-    let mut asked = Vec::new();
+    let mut answers = Vec::new();
     for question in ["What is a trait object?", "What does a slice hold?"] {
         let conversation = Conversation::new(question);
         let prompt = chat.ask(&conversation, &AnswerRules::default(), &options)?;
-        let job = Job::new(prompt.tokens.clone(), chat.text().sampling(1));
-        let (events, heard) = channel();
-        let ticket = service.submit(Job { n_tokens_max: Some(48), ..job }, Box::new(events))?;
-        asked.push((question, prompt.answer("call"), heard, ticket));
+        let answer = chat.submit(&service, &prompt, (chat.text().sampling(1), 48))?;
+        answers.push((question, answer));
     }
-    for (question, mut answer, heard, _ticket) in asked {
-        for event in heard {
-            match event {
-                Event::Token { token, text, .. } => drop(answer.token(token.token, &text)),
-                Event::Finished { rest, finish, .. } => drop(answer.end(&rest, finish)),
-                Event::Failed(error) => return Err(error.into()),
-                _ => {}
-            }
-        }
+    for (question, mut answer) in answers {
+        answer.try_for_each(|part| part.map(drop))?;
         println!("{question}\n{}\n", answer.finished().said.text);
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Decoding of a block into the integers, scales and biases that make up its weights.
 //!
 //! A weight is `code * scale`, or `code * scale + bias`. **Invariant:** scales and biases are exact
-//! products, and so is `code * scale`: an f32 holds it, for any bytes of the block.
+//! products, and so is `code * scale`: an f32 holds each, for any bytes of the block.
 
 use crate::lanes::rounding::from_f16;
 use crate::matrix::blocks::grids;
@@ -49,7 +49,8 @@ pub static IQ3_XXS_GRID: [u32; 256] = {
     words
 };
 
-/// For each seven signs, all ones in the bytes of negative columns, including the eighth.
+/// For each combination of seven signs, eight bytes, one per column: all ones if it is negative.
+/// The eighth sign makes the number of negative columns even.
 pub(crate) static SIGNS: [u64; 128] = {
     let mut words = [0; 128];
     let mut at = 0_usize;
@@ -70,6 +71,7 @@ static IQ2_S: [[u8; 8]; 1024] = eights(grids::IQ2_S);
 static IQ3_XXS: [[u8; 4]; 256] = fours(grids::IQ3_XXS, IQ3_XXS_MAGNITUDES);
 static IQ3_S: [[u8; 4]; 512] = fours(grids::IQ3_S, IQ3_S_MAGNITUDES);
 
+/// Unpacks a codebook of eight 2-bit indices of magnitudes per word.
 const fn eights<const N: usize>(packed: [u16; N]) -> [[u8; 8]; N] {
     let mut grid = [[0; 8]; N];
     let mut at = 0;
@@ -80,6 +82,7 @@ const fn eights<const N: usize>(packed: [u16; N]) -> [[u8; 8]; N] {
     grid
 }
 
+/// Unpacks a codebook of four 3-bit indices of magnitudes per word.
 const fn fours<const N: usize>(packed: [u16; N], magnitudes: [u8; 8]) -> [[u8; 4]; N] {
     let mut grid = [[0; 4]; N];
     let mut at = 0;
@@ -116,8 +119,8 @@ impl DecodedBlock {
         match kind {
             BlockKind::Q4_0 => self.nibbles(&block[2..], 16, |q| q - 8),
             BlockKind::Q4_1 => self.nibbles(&block[4..], 16, |q| q),
-            BlockKind::Q5_0 => self.fives(&block[6..], 16, |col| bit(&block[2..], col), 16),
-            BlockKind::Q5_1 => self.fives(&block[8..], 16, |col| bit(&block[4..], col), 0),
+            BlockKind::Q5_0 => self.five_bits(&block[6..], 16, |col| bit(&block[2..], col), 16),
+            BlockKind::Q5_1 => self.five_bits(&block[8..], 16, |col| bit(&block[4..], col), 0),
             BlockKind::Q8_0 => {
                 self.codes.iter_mut().zip(&block[2..]).for_each(|(it, q)| *it = q.cast_signed());
             }
@@ -126,7 +129,9 @@ impl DecodedBlock {
                 self.each(|col| pair(&block[32..96], col) + 4 * high_bit(block, col) - 4);
             }
             BlockKind::Q4_K => self.nibbles(&block[16..], 32, |q| q),
-            BlockKind::Q5_K => self.fives(&block[48..], 32, |col| high_bit(&block[16..], col), 0),
+            BlockKind::Q5_K => {
+                self.five_bits(&block[48..], 32, |col| high_bit(&block[16..], col), 0);
+            }
             BlockKind::Q6_K => {
                 self.nibbles(&block[..128], 64, |q| q);
                 for (col, code) in self.codes.iter_mut().enumerate() {
@@ -156,7 +161,8 @@ impl DecodedBlock {
         self.codes.iter_mut().enumerate().for_each(|(col, it)| *it = code(col));
     }
 
-    /// Decodes, of each `half` bytes, the low halves, then the high ones.
+    /// Decodes 4-bit codes: each `half` bytes have the codes of `half` columns in their low bits,
+    /// and those of the next `half` columns in their high bits.
     fn nibbles(&mut self, bytes: &[u8], half: usize, value: impl Fn(i8) -> i8) {
         for (codes, bytes) in self.codes.chunks_exact_mut(2 * half).zip(bytes.chunks_exact(half)) {
             let (low, high) = codes.split_at_mut(half);
@@ -165,14 +171,15 @@ impl DecodedBlock {
         }
     }
 
-    fn fives(&mut self, bytes: &[u8], half: usize, fifth: impl Fn(usize) -> i8, offset: i8) {
+    /// Decodes 5-bit codes: the low four bits as [`Self::nibbles`], the fifth by `fifth`.
+    fn five_bits(&mut self, bytes: &[u8], half: usize, fifth: impl Fn(usize) -> i8, offset: i8) {
         self.nibbles(bytes, half, |q| q);
         for (col, code) in self.codes[..2 * bytes.len()].iter_mut().enumerate() {
             *code += 16 * fifth(col) - offset;
         }
     }
 
-    /// Decodes codes from codebooks.
+    /// Decodes the codes of a kind with a codebook.
     fn look_up(&mut self, kind: BlockKind, block: &[u8]) {
         let (eights, _) = self.codes.as_chunks_mut::<8>();
         for (i, codes) in eights.iter_mut().enumerate() {
@@ -311,12 +318,14 @@ fn iq4(q: i8) -> i8 {
     IQ4_VALUES[usize::from(q.cast_unsigned())]
 }
 
-/// Returns a 2-bit code: of each 32 bytes, the lowest bits of all, then the next.
+/// Returns the 2-bit code of a column. Each 32 bytes have 128 codes: first the lowest two bits of
+/// every byte, then the next two.
 fn pair(bytes: &[u8], col: usize) -> i8 {
     (bytes[col / 128 * 32 + col % 32] >> (col / 32 % 4 * 2) & 3).cast_signed()
 }
 
-/// Returns a bit of 32 bytes: the lowest of all, then the next.
+/// Returns the high bit of a column's code. 32 bytes have 256 of them: first the lowest bit of
+/// every byte, then the next.
 fn high_bit(bytes: &[u8], col: usize) -> i8 {
     (bytes[col % 32] >> (col / 32) & 1).cast_signed()
 }
