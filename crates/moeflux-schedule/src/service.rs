@@ -229,6 +229,14 @@ impl Service {
         stats
     }
 
+    /// Returns the counters so far, for a caller that reads them again and again: those of reads
+    /// and of a GPU's memory then change during a long step, too. Does not wake the thread.
+    #[must_use]
+    pub fn watch_stats(&self) -> Stats {
+        self.shared.set_watched();
+        self.stats()
+    }
+
     /// Returns the number of prompts and answers that are computed at a time.
     #[must_use]
     pub fn n_sessions(&self) -> usize {

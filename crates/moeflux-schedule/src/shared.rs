@@ -1,6 +1,7 @@
 //! State shared by the scheduler's thread and its users.
 //!
-//! **Invariant:** a flag that was set stays set. A reader may see it late, never wrong.
+//! **Invariant:** a flag that was set stays set until the thread has done what it asks for. A
+//! reader may see it late, never wrong.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,20 @@ pub enum State {
     Closed,
 }
 
+impl State {
+    /// Returns the name, for messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Loading => "loading",
+            Self::Ready => "ready",
+            Self::Unloaded => "unloaded",
+            Self::Broken => "broken",
+            Self::Closed => "closed",
+        }
+    }
+}
+
 /// The state of all jobs, shared by the thread and its users.
 #[derive(Debug)]
 pub(crate) struct SharedState {
@@ -40,6 +55,8 @@ pub(crate) struct SharedState {
     pub(crate) is_cancelled: AtomicBool,
     /// The thread is to end.
     pub(crate) is_stopped: AtomicBool,
+    /// A caller has read the counters and will read them again soon.
+    is_watched: AtomicBool,
 }
 
 impl SharedState {
@@ -52,11 +69,22 @@ impl SharedState {
             is_closed: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn stats(&self) -> MutexGuard<'_, Stats> {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_watched(&self) {
+        self.is_watched.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a caller that watches has read the counters since the last call. Without
+    /// one, this is a load.
+    pub(crate) fn take_watched(&self) -> bool {
+        self.is_watched.load(Ordering::Relaxed) && self.is_watched.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn state(&self) -> State {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use moeflux::stats::StreamStats;
+use moeflux::stats::{StreamStats, TierStats};
 use moeflux::{Finish, Memory, SessionRoom};
 
 use crate::job::DropReason;
@@ -89,6 +89,9 @@ pub struct Stats {
     pub memory: Option<Memory>,
     /// Reads from drives; `None` while all experts are in memory or no model is open.
     pub stream: Option<StreamStats>,
+    /// Experts in a GPU's memory and in the host's; `None` where no GPU divides them, or no model
+    /// is open.
+    pub tiers: Option<TierStats>,
 }
 
 impl Default for Stats {
@@ -127,6 +130,7 @@ impl Default for Stats {
             n_unloads: 0,
             memory: None,
             stream: None,
+            tiers: None,
         }
     }
 }
@@ -141,7 +145,8 @@ impl Stats {
     /// Counts an unload of the model and resets the counters of its kept sessions and reads.
     pub(crate) fn count_unload(&mut self) {
         self.n_unloads += 1;
-        (self.memory, self.stream, self.room) = (None, None, SessionRoom::default());
+        (self.memory, self.stream, self.tiers) = (None, None, None);
+        self.room = SessionRoom::default();
         (self.n_kept, self.kept_bytes) = (0, 0);
     }
 

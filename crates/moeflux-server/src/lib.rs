@@ -11,6 +11,7 @@
 //! ```text
 //! process      metrics of the process
 //! metrics      counters for Prometheus
+//! machine      counters for the page
 //! openapi      the description of the interface
 //! http/        the server
 //!   config       settings
@@ -28,12 +29,14 @@
 //!     deliver      the response, keep-alives, and the end
 //!     generate     all of these, for each dialect
 //!   routes/      the table of paths; page: its files; guard: who is admitted; plain: requests
-//!                without an engine; suggestion: paths that do not exist
+//!                without an engine; machine: its state, again and again; suggestion: paths that
+//!                do not exist
 //!   connections  accepts, counts and ends them
 //! ```
 #![forbid(unsafe_code)]
 
 mod process;
 mod metrics;
+mod machine;
 mod openapi;
 pub mod http;

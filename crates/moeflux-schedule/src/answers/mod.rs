@@ -502,7 +502,8 @@ impl<'e> Answers<'e> {
     /// read since the last call.
     pub(crate) fn publish(&mut self, n_running: usize, is_alone: bool) {
         let Context { engine, shared, .. } = self.context;
-        let (stream, room) = (engine.stream_stats(), engine.session_room());
+        let (stream, tiers) = (engine.stream_stats(), engine.tier_stats());
+        let room = engine.session_room();
         let mut stats = shared.stats();
         stats.n_running = n_running;
         stats.n_parked = self.parked.len();
@@ -518,7 +519,7 @@ impl<'e> Answers<'e> {
             self.session_cache.rates.add_answers(wait.saturating_sub(published.0), n_more);
             self.session_cache.rates.set_answer(stats.answer_tokens.mean());
         }
-        (stats.stream, stats.room) = (stream, room);
+        (stats.stream, stats.tiers, stats.room) = (stream, tiers, room);
     }
 
     /// Keeps a session of a job that has not ended.

@@ -168,7 +168,7 @@ impl<'e> Scheduler<'e> {
     pub(crate) fn close(self) {
         let mut stats = self.context.shared.stats();
         (stats.n_running, stats.n_kept, stats.n_parked, stats.stream) = (0, 0, 0, None);
-        (stats.kept_bytes, stats.room) = (0, SessionRoom::default());
+        (stats.kept_bytes, stats.room, stats.tiers) = (0, SessionRoom::default(), None);
     }
 
     /// Ends all jobs with an error.

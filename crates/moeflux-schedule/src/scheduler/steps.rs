@@ -13,6 +13,7 @@ use moeflux::{Error, Result};
 
 use super::admission::N_ROWS_SHORT;
 use super::{JobSource, PrefillInStep, Scheduler};
+use crate::answers::Context;
 use crate::prefill::Prefill;
 use crate::prefill::chunk::{ChunkOutcome, PrefillChunk};
 use crate::prefill::scores::PromptScorer;
@@ -142,6 +143,9 @@ impl Scheduler<'_> {
     /// Runs other work after a layer of the current step that took `spent`. Returns whether the
     /// step's prompt is alone.
     fn between_layers(&mut self, spent: Duration, job_source: &mut JobSource<'_>) -> bool {
+        if self.context.shared.take_watched() {
+            self.publish_reads();
+        }
         self.balance.add_prompts(spent);
         self.precedence.add(self.under_way.iter().map(|it| it.id), spent);
         while let Some(submitted) = job_source() {
@@ -156,6 +160,14 @@ impl Scheduler<'_> {
         }
         self.answer();
         self.is_alone()
+    }
+
+    /// Publishes what was read and where experts are: a long step is watched.
+    fn publish_reads(&self) {
+        let Context { engine, shared, .. } = self.context;
+        let (stream, tiers) = (engine.stream_stats(), engine.tier_stats());
+        let mut stats = shared.stats();
+        (stats.stream, stats.tiers) = (stream, tiers);
     }
 
     /// Runs steps of answers until they have had as much time as prompts.

@@ -127,6 +127,8 @@ pub struct Timeouts {
     pub keep_alive: Duration,
     /// Between two reports of how far a prompt is read, for clients that ask for them.
     pub progress: Duration,
+    /// Between two states of the machine, for clients that watch it.
+    pub machine: Duration,
     /// For the head of a request; also the time for which an idle connection is kept.
     pub head: Duration,
     /// The same for connections that are accepted while few slots are free.
@@ -145,6 +147,7 @@ impl Default for Timeouts {
             whole: Duration::from_secs(20),
             keep_alive: Duration::from_secs(10),
             progress: Duration::from_millis(500),
+            machine: Duration::from_millis(250),
             head: Duration::from_secs(30),
             head_when_nearly_full: Duration::from_secs(5),
             body: Duration::from_secs(30),
@@ -175,6 +178,17 @@ pub struct ModelInfo {
     pub created_s: u64,
     /// Further fields of `/props`, in addition to its names and its context.
     pub about: Map<String, Json>,
+    /// What was measured of the machine that runs it.
+    pub measured: Option<MeasuredRates>,
+}
+
+/// Rates of a machine, measured before. Clients compare the current ones with them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeasuredRates {
+    /// Bytes per second of the drive that the model is read from.
+    pub drive_bytes_per_s: Option<f64>,
+    /// Bytes per second of the memory.
+    pub memory_bytes_per_s: Option<f64>,
 }
 
 /// Keys that identify clients.

@@ -22,7 +22,8 @@ use moeflux::{Error, Result};
 use tokio::sync::watch;
 
 pub use crate::http::config::{
-    ApiKeys, CacheScope, ConnectionLimits, ModelInfo, Served, ServerConfig, Timeouts, WaysIn,
+    ApiKeys, CacheScope, ConnectionLimits, MeasuredRates, ModelInfo, Served, ServerConfig,
+    Timeouts, WaysIn,
 };
 use crate::http::shared::{CurrentModel, ModelState, ServerState};
 use crate::http::sockets::listen::Listeners;
@@ -77,7 +78,8 @@ impl Server {
     /// # Errors
     /// An unusable chat template, or an error of the system's sockets.
     pub fn run(self, served: Served) -> Result<()> {
-        let state = ModelState::new(Arc::new(ServerState::new(self.config)), served)?;
+        let server = ServerState::new(self.config, self.stop.subscribe());
+        let state = ModelState::new(Arc::new(server), served)?;
         let current = CurrentModel::new(state);
         // It is set once, because a server runs once.
         self.models.0.get_or_init(|| current.clone());

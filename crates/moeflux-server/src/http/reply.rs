@@ -106,6 +106,17 @@ pub(crate) fn text(kind: &'static str, text: impl Into<Body>) -> Response<Body> 
     response
 }
 
+/// Makes a response with server-sent events.
+pub(crate) fn events(body: Body) -> Response<Body> {
+    let mut response = text("text/event-stream", body);
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Without this header, nginx buffers a stream before it forwards it.
+    let no = HeaderValue::from_static("no");
+    headers.insert(HeaderName::from_static("x-accel-buffering"), no);
+    response
+}
+
 /// The reason for a refusal, for the log and the counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Refused {

@@ -11,12 +11,18 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use moeflux::{ModelText, Result};
 use moeflux_chat::Chat;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
+use crate::http::StopSignal;
 use crate::http::config::{CacheScope, Served, ServerConfig};
 use crate::http::memory::pools::RequestMemory;
 use crate::http::sockets::slots::ConnectionSlots;
 use crate::metrics::RefusalCounts;
 use moeflux_wire::{Failure, FailureKind, ResponseHead};
+
+/// Upper bound on clients that watch the machine: each costs some of an answer's rate.
+pub(crate) const N_LISTENERS_MAX: usize = 16;
 
 /// The state of a server: what all requests share, whichever model answers them.
 #[derive(Debug)]
@@ -25,6 +31,10 @@ pub(crate) struct ServerState {
     pub(crate) slots: Arc<ConnectionSlots>,
     pub(crate) refusals: RefusalCounts,
     pub(crate) memory: RequestMemory,
+    /// Places for clients that watch the machine.
+    pub(crate) listeners: Arc<Semaphore>,
+    pub(crate) stop: watch::Receiver<StopSignal>,
+    pub(crate) began: Instant,
     noted: Mutex<BTreeSet<&'static str>>,
     random: RandomState,
     n_drawn: AtomicU64,
@@ -63,11 +73,14 @@ impl CurrentModel {
 }
 
 impl ServerState {
-    pub(crate) fn new(config: ServerConfig) -> Self {
+    pub(crate) fn new(config: ServerConfig, stop: watch::Receiver<StopSignal>) -> Self {
         Self {
             slots: ConnectionSlots::new(config.connection_limits),
             refusals: RefusalCounts::default(),
             memory: RequestMemory::new(config.request_memory_bytes),
+            listeners: Arc::new(Semaphore::new(N_LISTENERS_MAX)),
+            stop,
+            began: Instant::now(),
             noted: Mutex::default(),
             random: RandomState::new(),
             n_drawn: AtomicU64::new(0),
@@ -83,6 +96,15 @@ impl ServerState {
     /// Returns a unique id.
     pub(crate) fn id(&self) -> String {
         format!("{:016x}{:016x}", self.draw(), self.draw())
+    }
+
+    /// Waits until the server is to stop.
+    pub(crate) async fn stopped(&self) {
+        let mut stop = self.stop.clone();
+        if stop.wait_for(|stop| *stop != StopSignal::Running).await.is_err() {
+            // No sender is left that could stop the server.
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Logs a line once.

@@ -21,3 +21,4 @@ mod memory;
 mod ends;
 mod models;
 mod log;
+mod machine;

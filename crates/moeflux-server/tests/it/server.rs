@@ -8,10 +8,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use moeflux::provider::config::Configure;
 use moeflux::provider::model::Model;
 use moeflux::{Engine, Error, ModelText};
 use moeflux_schedule::{Options, Service, State, Stats};
-use moeflux_server::http::{ModelInfo, Models, Served, Server, ServerConfig, Stopper};
+use moeflux_server::http::{
+    MeasuredRates, ModelInfo, Models, Served, Server, ServerConfig, Stopper,
+};
 use serde_json::{Map, Value as Json, json};
 
 use crate::client::{Client, Response, request};
@@ -26,13 +29,24 @@ pub(crate) struct Wanted {
     pub(crate) name: String,
     /// Whether the engine is opened only on a command of the test.
     pub(crate) is_held: bool,
+    /// Experts in memory; all of them if it is `None`.
+    pub(crate) n_slots: Option<usize>,
+    /// What was measured of the machine.
+    pub(crate) measured: Option<MeasuredRates>,
 }
 
 impl Default for Wanted {
     fn default() -> Self {
         let addresses = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
         let config = ServerConfig { addresses, ..ServerConfig::default() };
-        Self { config, options: Options::new(CONTEXT), name: NAME.to_owned(), is_held: false }
+        Self {
+            config,
+            options: Options::new(CONTEXT),
+            name: NAME.to_owned(),
+            is_held: false,
+            n_slots: None,
+            measured: None,
+        }
     }
 }
 
@@ -52,20 +66,26 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../moeflux-demo/model")
 }
 
-fn open(wait: Option<&Receiver<bool>>, context: usize) -> moeflux::Result<Engine> {
+fn open(
+    wait: Option<&Receiver<bool>>,
+    context: usize,
+    n_slots: Option<usize>,
+) -> moeflux::Result<Engine> {
     if let Some(wait) = wait
         && wait.recv() != Ok(true)
     {
         return Err(Error::Drive("the drive of this test has failed".to_owned()));
     }
-    Engine::builder(Model::open(folder())?).context(context).threads(NonZeroUsize::MIN).load()
+    let builder = Engine::builder(Model::open(folder())?).context(context);
+    let builder = builder.threads(NonZeroUsize::MIN);
+    builder.configure(|it| it.streaming.n_slots_max = n_slots).load()
 }
 
 fn served(service: &Arc<Service>, text: &Arc<ModelText>, names: Vec<String>) -> Served {
     Served {
         service: Arc::clone(service),
         text: Arc::clone(text),
-        model: ModelInfo { names, created_s: 1_795_442_432, about: Map::new() },
+        model: ModelInfo { names, created_s: 1_795_442_432, about: Map::new(), measured: None },
         seconds_since_1970: || 1_795_442_432,
     }
 }
@@ -78,11 +98,11 @@ impl Running {
     pub(crate) fn with(change: impl FnOnce(&mut Wanted)) -> Self {
         let mut wanted = Wanted::default();
         change(&mut wanted);
-        let Wanted { config, options, name, is_held } = wanted;
+        let Wanted { config, options, name, is_held, n_slots, measured } = wanted;
         let text = Arc::new(ModelText::open(&folder(), 8_192).unwrap());
         let (opener, wait) = channel();
         let context = options.context;
-        let open = Box::new(move || open(is_held.then_some(&wait), context));
+        let open = Box::new(move || open(is_held.then_some(&wait), context, n_slots));
         let service = Service::start(open, Arc::clone(&text), options).unwrap();
         let service = Arc::new(service);
         let server = Server::bind(config).unwrap();
@@ -90,7 +110,8 @@ impl Running {
         let address = server.addresses().next().unwrap_or(([127, 0, 0, 1], 0).into());
         let stopper = server.stopper();
         let names = vec![name, "other/name".to_owned()];
-        let served = served(&service, &text, names);
+        let mut served = served(&service, &text, names);
+        served.model.measured = measured;
         let run = move || server.run(served).unwrap();
         let thread = Some(Builder::new().spawn(run).unwrap());
         let running = Self { address, service, text, models, stopper, thread, opener };
@@ -102,7 +123,7 @@ impl Running {
 
     /// Replaces the service by another one with this name.
     pub(crate) fn serve_another(&self, name: &str) -> Arc<Service> {
-        let open = Box::new(|| open(None, CONTEXT));
+        let open = Box::new(|| open(None, CONTEXT, None));
         let service = Service::start(open, Arc::clone(&self.text), Options::new(CONTEXT));
         let service = Arc::new(service.unwrap());
         service.wait_until_open().unwrap();

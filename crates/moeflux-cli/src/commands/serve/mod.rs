@@ -16,7 +16,9 @@ use moeflux::{CONTEXT_DEFAULT, Error, Model, ModelText, Result};
 use moeflux_chat::Grammars;
 use moeflux_io::{FREED_BYTES_KEPT, give_back_freed_memory};
 use moeflux_schedule::{Options, Service};
-use moeflux_server::http::{ApiKeys, CacheScope, ModelInfo, Served, Server, ServerConfig, WaysIn};
+use moeflux_server::http::{
+    ApiKeys, CacheScope, MeasuredRates, ModelInfo, Served, Server, ServerConfig, WaysIn,
+};
 use serde_json::{Map, Value, json};
 
 use crate::commands::serve::log::LogFormat;
@@ -30,6 +32,8 @@ use crate::system::browser::BrowserLauncher;
 use crate::system::clock;
 use crate::system::in_file::read_file;
 use crate::system::interrupt::{Interrupt, StopRequest};
+use crate::system::measurements::{MeasuredRate, Measurements};
+use crate::system::volume;
 
 /// Default tokens of a session: enough for an agent's prompt and an answer.
 const CONTEXT_OF_SESSIONS: usize = 65_536;
@@ -272,7 +276,18 @@ fn info(args: &ServeArgs, dir: &Path, context: usize) -> ModelInfo {
     set("n_queue", json!(args.queue));
     set("n_context", json!(context));
     let created_s = u64::try_from(clock::seconds_since_1970()).unwrap_or_default();
-    ModelInfo { names, created_s, about }
+    ModelInfo { names, created_s, about, measured: measured(dir) }
+}
+
+/// Returns what `moeflux doctor` has measured of memory and of the model's drive.
+fn measured(dir: &Path) -> Option<MeasuredRates> {
+    let kept = Measurements::load();
+    let bytes_per_s = |rate: Option<MeasuredRate>| rate.map(|rate| rate.bytes_per_s);
+    let rates = MeasuredRates {
+        drive_bytes_per_s: bytes_per_s(kept.drive(Some(&volume::key(dir)))),
+        memory_bytes_per_s: bytes_per_s(kept.memory()),
+    };
+    (rates.drive_bytes_per_s.is_some() || rates.memory_bytes_per_s.is_some()).then_some(rates)
 }
 
 /// Says so if no browser was opened; the server goes on.

@@ -11,7 +11,6 @@ use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Response;
-use axum::http::header::{self, HeaderName, HeaderValue};
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -241,16 +240,7 @@ async fn closed(exchange: Option<&HttpExchange>) {
 }
 
 fn response(is_streamed: bool, body: Body) -> Response<Body> {
-    if !is_streamed {
-        return reply::text("application/json", body);
-    }
-    let mut response = reply::text("text/event-stream", body);
-    let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Without this header, nginx buffers a stream before it forwards it.
-    let no = HeaderValue::from_static("no");
-    headers.insert(HeaderName::from_static("x-accel-buffering"), no);
-    response
+    if is_streamed { reply::events(body) } else { reply::text("application/json", body) }
 }
 
 /// A complete body, with its memory.

@@ -5,6 +5,7 @@
 mod page;
 pub(crate) mod guard;
 mod plain;
+mod machine;
 mod suggestion;
 
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::http::routes::guard::{Entrance, Guard, HasLogLine, OPEN_PATH};
 use crate::http::routes::page::INDEX_PATH;
 use crate::http::routes::plain::Question;
 use crate::http::routes::suggestion::suggested_path;
-use crate::http::shared::{CurrentModel, ModelState};
+use crate::http::shared::CurrentModel;
 use moeflux_wire::{Failure, FailureKind};
 
 /// The operation of a path.
@@ -36,6 +37,7 @@ enum Operation {
     Health,
     Metrics,
     Props,
+    Machine,
     Document,
     Index,
     PageFile,
@@ -49,7 +51,7 @@ impl Operation {
 
 /// Paths in the notation of `OpenAPI`. The name of a model may contain slashes, and so may the path
 /// of a file.
-const ROUTES: [(&str, Operation); 17] = [
+const ROUTES: [(&str, Operation); 18] = [
     ("/v1/chat/completions", Operation::Answer(Dialect::Chat)),
     ("/v1/completions", Operation::Answer(Dialect::Completions)),
     ("/v1/responses", Operation::Answer(Dialect::Responses)),
@@ -64,6 +66,7 @@ const ROUTES: [(&str, Operation); 17] = [
     (OPEN_PATH, Operation::Health),
     ("/metrics", Operation::Metrics),
     ("/props", Operation::Props),
+    ("/moeflux/machine", Operation::Machine),
     ("/openapi.json", Operation::Document),
     (INDEX_PATH, Operation::Index),
     ("/page/{path}", Operation::PageFile),
@@ -101,15 +104,16 @@ fn method_of(path: &str) -> Method {
 
 fn method_router(current: &CurrentModel, operation: Operation) -> MethodRouter {
     let current = current.clone();
-    let handler = move |request: Request<Body>| serve(current.get(), operation, request);
+    let handler = move |request: Request<Body>| serve(current.clone(), operation, request);
     if operation.method() == Method::POST { post(handler) } else { get(handler) }
 }
 
 async fn serve(
-    state: Arc<ModelState>,
+    current: CurrentModel,
     operation: Operation,
     request: Request<Body>,
 ) -> Response<Body> {
+    let state = current.get();
     let (family, id, owner) = known(&request);
     let served = match operation {
         Operation::Answer(dialect) => generate::answer(state, (dialect, owner), request, &id).await,
@@ -119,6 +123,7 @@ async fn serve(
         Operation::Health => Ok(plain::health(&state)),
         Operation::Metrics => Ok(plain::metrics(&state)),
         Operation::Props => Ok(plain::props(&state)),
+        Operation::Machine => machine::watch(current, &request),
         Operation::Document => Ok(plain::document()),
         Operation::Index if page::is_requested(&request) => Ok(page::index(request.headers())),
         Operation::Index => Ok(plain::index(&state)),

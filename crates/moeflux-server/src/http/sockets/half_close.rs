@@ -9,6 +9,7 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
@@ -33,6 +34,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct HttpExchange {
     state: Mutex<ExchangeState>,
     closed: Notify,
+    /// Whether bytes of a response wait to be written.
+    is_blocked: AtomicBool,
 }
 
 /// The state of an exchange.
@@ -77,6 +80,16 @@ impl HttpExchange {
     /// Waits until the client sends nothing more, so that something has to be sent to it.
     pub(crate) async fn closed(&self) {
         self.closed.notified().await;
+    }
+
+    /// Whether the client reads more slowly than its response is made.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed)
+    }
+
+    /// Notes the outcome of a write.
+    pub(crate) fn note_written(&self, written: &Poll<io::Result<usize>>) {
+        self.is_blocked.store(written.is_pending(), Ordering::Relaxed);
     }
 
     /// Notes that the client sends nothing more. Returns how far the exchange is if a request is
@@ -175,8 +188,6 @@ pub(crate) struct HalfCloseStream<S> {
     probe: Option<ClientProbe>,
     /// The unsent rest of [`CONTINUE`].
     unsent: &'static [u8],
-    /// Whether bytes of a response wait to be written.
-    is_blocked: bool,
 }
 
 /// Checks again and again whether a client that sends nothing more is gone.
@@ -190,7 +201,7 @@ struct ClientProbe {
 impl<S: Socket> HalfCloseStream<S> {
     /// Wraps `inner`, on which `exchange` takes place.
     pub(crate) fn new(inner: S, exchange: Arc<HttpExchange>, keep_alive: Duration) -> Self {
-        Self { inner, exchange, keep_alive, probe: None, unsent: &[], is_blocked: false }
+        Self { inner, exchange, keep_alive, probe: None, unsent: &[] }
     }
 
     /// Handles the end of the client's data: ready once the client is gone or its answer has ended.
@@ -211,7 +222,7 @@ impl<S: Socket> HalfCloseStream<S> {
             }
             let now = Instant::now();
             let is_silent = phase == ExchangePhase::Requested { knows_continue: true };
-            let is_time = is_silent && !self.is_blocked && now >= probe.keep_alive_at;
+            let is_time = is_silent && !self.exchange.is_blocked() && now >= probe.keep_alive_at;
             if is_time {
                 probe.keep_alive_at = now + self.keep_alive;
                 probe.pause = PAUSE_MIN;
@@ -259,7 +270,7 @@ impl<S: Socket> AsyncWrite for HalfCloseStream<S> {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_unsent(context))?;
         let written = Pin::new(&mut self.inner).poll_write(context, bytes);
-        self.is_blocked = written.is_pending();
+        self.exchange.note_written(&written);
         written
     }
 
@@ -270,7 +281,7 @@ impl<S: Socket> AsyncWrite for HalfCloseStream<S> {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_unsent(context))?;
         let written = Pin::new(&mut self.inner).poll_write_vectored(context, pieces);
-        self.is_blocked = written.is_pending();
+        self.exchange.note_written(&written);
         written
     }
 

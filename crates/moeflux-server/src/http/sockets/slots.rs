@@ -200,6 +200,11 @@ impl StageReporter {
     pub(crate) fn ended(&self) {
         self.slots.set(self.id, ConnectionStage::Idle);
     }
+
+    /// Reports that its response goes on for ever: no work is lost if it ends for another one.
+    pub(crate) fn endless(&self) {
+        self.slots.set(self.id, ConnectionStage::Idle);
+    }
 }
 
 /// The connections that have slots.

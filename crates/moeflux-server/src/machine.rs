@@ -1,0 +1,124 @@
+//! The state of the machine for the page: one line of JSON, with totals since the start.
+//!
+//! **Invariant:** a value that is not known is `null`, and none is left out. Rates are made by the
+//! reader, from two states and their times. This module knows no HTTP and reads no clock.
+
+use moeflux::Memory;
+use moeflux::stats::{StreamStats, TierStats};
+use moeflux_schedule::{State, Stats};
+use serde_json::{Value as Json, json};
+
+/// What a state of the machine is made of.
+#[derive(Debug)]
+pub(crate) struct MachineView<'a> {
+    /// The name of the model.
+    pub(crate) model: &'a str,
+    pub(crate) state: State,
+    pub(crate) stats: &'a Stats,
+    /// Bytes of the process.
+    pub(crate) process_bytes: Option<u64>,
+    /// Measured bytes per second of the drive and of memory.
+    pub(crate) measured: Option<[Option<f64>; 2]>,
+}
+
+/// Returns a state of the machine without its time.
+pub(crate) fn json(view: &MachineView<'_>) -> Json {
+    let MachineView { model, state, stats, process_bytes, measured } = view;
+    json!({
+        "model": model,
+        "state": state.name(),
+        "requests": {
+            "running": stats.n_running,
+            "waiting": stats.n_waiting,
+            "parked": stats.n_parked,
+        },
+        "tokens": {
+            "prompt": stats.n_prompt_tokens,
+            "cached": stats.n_cached_tokens,
+            "answer": stats.n_answer_tokens,
+            "forced": stats.n_forced_tokens,
+        },
+        "steps": stats.n_steps,
+        "sessions": {
+            "kept": stats.n_kept,
+            "kept_bytes": stats.kept_bytes,
+            "bytes": stats.room.booked_bytes,
+            "bytes_limit": stats.room.limit_bytes,
+        },
+        "memory": stats.memory.as_ref().map(|it| memory(it, *process_bytes)),
+        "experts": stats.stream.as_ref().map(experts),
+        "tiers": stats.tiers.as_ref().map(tiers),
+        "measured": measured.map(|[drive, memory]| json!({
+            "drive_bytes_per_s": drive,
+            "memory_bytes_per_s": memory,
+        })),
+    })
+}
+
+fn memory(memory: &Memory, process_bytes: Option<u64>) -> Json {
+    json!({
+        "budget_bytes": memory.budget_bytes,
+        "resident_bytes": memory.resident_bytes,
+        "expert_bytes": memory.expert_bytes,
+        "step_bytes": memory.workspace_bytes,
+        "process_bytes": process_bytes,
+    })
+}
+
+fn experts(stream: &StreamStats) -> Json {
+    json!({
+        "n_experts": stream.n_experts,
+        "n_slots": stream.n_slots,
+        "slot_bytes": stream.slot_bytes,
+        "hits": stream.hits,
+        "device_hits": stream.device_hits,
+        "on_the_way": stream.on_their_way,
+        "misses": stream.misses,
+        "guesses": stream.guesses,
+        "guesses_used": stream.guesses_used,
+        "demand_bytes": stream.demand_bytes,
+        "guess_bytes": stream.guess_bytes,
+        "read_wait_s": stream.read_wait.as_secs_f64(),
+        "read_busy_s": stream.read_busy.as_secs_f64(),
+        "drive": stream.drive,
+    })
+}
+
+fn tiers(tiers: &TierStats) -> Json {
+    json!({
+        "near_bytes": tiers.near_bytes,
+        "far_bytes": tiers.far_bytes,
+        "near_uses": tiers.near_uses,
+        "uses": tiers.uses,
+        "swaps": tiers.swaps,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_null() {
+        let mut stats = Stats::default();
+        let view = |stats: &Stats, measured| {
+            let (model, state) = ("m", State::Unloaded);
+            json(&MachineView { model, state, stats, process_bytes: None, measured })
+        };
+        let unloaded = view(&stats, None);
+        assert_eq!(unloaded["state"], "unloaded");
+        for key in ["memory", "experts", "tiers", "measured"] {
+            assert_eq!(unloaded.get(key), Some(&Json::Null), "{key}");
+        }
+        assert_eq!(unloaded["sessions"].get("bytes_limit"), Some(&Json::Null));
+        let tiers = TierStats { near_bytes: 1, far_bytes: 2, near_uses: 3, uses: 4, swaps: 5 };
+        (stats.tiers, stats.stream) = (Some(tiers), Some(StreamStats::default()));
+        let streaming = view(&stats, Some([Some(2e9), None]));
+        let expected = json!({"near_bytes": 1, "far_bytes": 2, "near_uses": 3, "uses": 4,
+            "swaps": 5});
+        assert_eq!(streaming["tiers"], expected);
+        assert_eq!(streaming["experts"]["read_wait_s"], 0.0);
+        let expected = json!({"drive_bytes_per_s": 2e9, "memory_bytes_per_s": null});
+        assert_eq!(streaming["measured"], expected);
+    }
+}

@@ -1,0 +1,205 @@
+//! The state of the machine, for clients that watch it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux_server::http::{ApiKeys, ConnectionLimits, MeasuredRates};
+use serde_json::{Value as Json, json};
+
+use crate::client::{Client, request};
+use crate::server::{Running, Wanted, post, question};
+
+const PATH: &str = "/moeflux/machine";
+const CHAT: &str = "/v1/chat/completions";
+
+/// Places for clients that watch.
+const N_PLACES: usize = 16;
+
+/// A server that streams its experts and reports often.
+fn streamed(wanted: &mut Wanted) {
+    wanted.n_slots = Some(40);
+    wanted.config.timeouts.machine = Duration::from_millis(5);
+}
+
+/// A client that watches a server.
+struct Watcher(Client);
+
+impl Watcher {
+    fn new(server: &Running) -> Self {
+        let mut client = server.client();
+        client.send(&request("GET", PATH, "", ""));
+        let head = client.head().unwrap();
+        assert_eq!(head.status, 200);
+        assert_eq!(head.header("content-type"), Some("text/event-stream"));
+        assert_eq!(head.header("cache-control"), Some("no-cache"));
+        Self(client)
+    }
+
+    /// The next state; `None` at the end of the stream.
+    fn next(&mut self) -> Option<Json> {
+        loop {
+            let chunk = String::from_utf8(self.0.chunk()?).unwrap();
+            if !chunk.starts_with(": ") {
+                let data = chunk.strip_prefix("event: machine\ndata: ").unwrap();
+                return Some(serde_json::from_str(data.strip_suffix("\n\n").unwrap()).unwrap());
+            }
+        }
+    }
+
+    /// The first state that meets a condition.
+    fn until(&mut self, is_so: impl Fn(&Json) -> bool) -> Json {
+        loop {
+            let state = self.next().expect("the stream goes on");
+            if is_so(&state) {
+                return state;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_first_state_comes_at_once() {
+    // The next one would be late.
+    let slow = |wanted: &mut Wanted| wanted.config.timeouts.machine = Duration::from_secs(3_600);
+    let server = Running::with(slow);
+    let state = Watcher::new(&server).next().unwrap();
+    assert_eq!((&state["model"], &state["state"]), (&json!("demo"), &json!("ready")));
+    assert_eq!(state["requests"], json!({"running": 0, "waiting": 0, "parked": 0}));
+    assert_eq!(state["tokens"], json!({"prompt": 0, "cached": 0, "answer": 0, "forced": 0}));
+    assert_eq!(state["steps"], 0);
+    assert!(state["time_ms"].is_u64() && state["sessions"]["bytes"].is_u64(), "{state}");
+    let memory = server.stats().memory.unwrap();
+    assert_eq!(state["memory"]["resident_bytes"], memory.resident_bytes);
+    assert_eq!(state["memory"]["step_bytes"], memory.workspace_bytes);
+    assert_eq!(state["memory"]["process_bytes"].is_u64(), cfg!(target_os = "linux"), "{state}");
+    // All experts are in memory, there is no GPU, and nothing was measured.
+    assert_eq!((&state["experts"], &state["tiers"]), (&Json::Null, &Json::Null));
+    assert_eq!(state["measured"], Json::Null);
+    let server = Running::with(|wanted| {
+        slow(wanted);
+        wanted.is_held = true;
+        let drive_bytes_per_s = Some(2.5e9);
+        wanted.measured = Some(MeasuredRates { drive_bytes_per_s, memory_bytes_per_s: None });
+    });
+    let state = Watcher::new(&server).next().unwrap();
+    assert_eq!((&state["state"], &state["memory"]), (&json!("loading"), &Json::Null));
+    let expected = json!({"drive_bytes_per_s": 2.5e9, "memory_bytes_per_s": null});
+    assert_eq!(state["measured"], expected);
+}
+
+#[test]
+fn counters_move_while_an_answer_streams() {
+    let server = Running::with(streamed);
+    let mut watcher = Watcher::new(&server);
+    let mut before = watcher.next().unwrap();
+    let mut client = server.client();
+    let n_tokens = 120;
+    let body = json!({"messages": question(), "max_tokens": n_tokens, "stream": true,
+        "logit_bias": server.endless()});
+    client.send(&post(CHAT, &body));
+    let mut seen = Vec::new();
+    let n_answer = |state: &Json| state["tokens"]["answer"].as_u64().unwrap();
+    let sum = |state: &Json| {
+        let of = |key: &str| state["experts"][key].as_u64().unwrap();
+        of("hits") + of("on_the_way") + of("misses")
+    };
+    while n_answer(&before) < n_tokens {
+        let state = watcher.next().unwrap();
+        assert!(state["time_ms"].as_u64() >= before["time_ms"].as_u64(), "{state} {before}");
+        assert!(n_answer(&state) >= n_answer(&before) && sum(&state) >= sum(&before));
+        seen.push(n_answer(&state));
+        before = state;
+    }
+    let n_between = seen.iter().filter(|it| (1..n_tokens).contains(*it)).count();
+    assert!(n_between >= 3, "{seen:?}");
+    let state = watcher.until(|state| state["requests"]["running"] == 0);
+    let stream = server.stats().stream.unwrap();
+    let experts = &state["experts"];
+    assert_eq!(experts["demand_bytes"], stream.demand_bytes);
+    assert_eq!((&experts["n_slots"], &experts["drive"]), (&json!(40), &json!(stream.drive)));
+    assert!(stream.demand_bytes > 0 && sum(&state) > n_tokens);
+    assert_eq!(state["sessions"]["kept"], 1);
+    assert_eq!(client.response().events().last().unwrap().data, "[DONE]");
+}
+
+#[test]
+fn foreign_clients_see_nothing() {
+    let status = |server: &Running, headers: &str| {
+        let mut client = server.client();
+        client.send(&request("GET", PATH, headers, ""));
+        client.head().unwrap().status
+    };
+    let server = Running::new();
+    for headers in ["host: evil.example\r\n", "origin: https://evil.example\r\n"] {
+        assert_eq!(status(&server, headers), 403, "{headers}");
+    }
+    assert_eq!(server.post(PATH, &json!({})).status, 405);
+    let keys = ApiKeys::from_lines("sk").unwrap();
+    let server = Running::with(|wanted| wanted.config.keys = keys);
+    for headers in ["", "authorization: Bearer no\r\n", "accept: text/html\r\n"] {
+        assert_eq!(status(&server, headers), 401, "{headers}");
+    }
+    assert_eq!(status(&server, "authorization: Bearer sk\r\n"), 200);
+}
+
+#[test]
+fn a_server_ends_while_somebody_watches() {
+    let mut server = Running::new();
+    let mut watchers = [Watcher::new(&server), Watcher::new(&server)];
+    watchers.iter_mut().for_each(|it| assert!(it.next().is_some()));
+    server.stop();
+    // The end is that of a complete response, not a broken connection.
+    watchers.iter_mut().for_each(|it| while it.next().is_some() {});
+    server.join();
+}
+
+#[test]
+fn few_clients_watch_at_a_time() {
+    let server = Running::new();
+    let mut watchers: Vec<Watcher> = (0..N_PLACES).map(|_| Watcher::new(&server)).collect();
+    watchers.iter_mut().for_each(|it| assert!(it.next().is_some()));
+    let refused = server.get(PATH);
+    assert_eq!(refused.status, 429);
+    let expected = "16 clients watch this machine already: close another page";
+    assert_eq!(refused.json()["error"]["message"], expected);
+    watchers.pop();
+    let is_admitted = || {
+        let mut client = server.client();
+        client.send(&request("GET", PATH, "", ""));
+        client.head().unwrap().status == 200
+    };
+    server.wait(|_| is_admitted());
+    // They cost others nothing.
+    assert_eq!(server.post(CHAT, &json!({"messages": question(), "max_tokens": 1})).status, 200);
+}
+
+#[test]
+fn a_client_that_watches_leaves_its_connection_to_others() {
+    let limits = ConnectionLimits { n_max: 1, n_peer_max: 1, n_local_peer_max: 1 };
+    let server = Running::with(|wanted| wanted.config.connection_limits = limits);
+    let mut watcher = Watcher::new(&server);
+    assert!(watcher.next().is_some());
+    assert_eq!(server.post(CHAT, &json!({"messages": question(), "max_tokens": 1})).status, 200);
+    while let Ok(chunk) = watcher.0.chunk_or_break() {
+        assert!(chunk.is_some(), "the stream broke off");
+    }
+}
+
+#[test]
+fn a_client_that_watches_keeps_no_model() {
+    let server = Running::with(|wanted| {
+        streamed(wanted);
+        wanted.options.unload_after = Some(Duration::from_millis(50));
+    });
+    let mut watcher = Watcher::new(&server);
+    let state = watcher.until(|state| state["state"] == "unloaded");
+    assert_eq!((&state["memory"], &state["experts"]), (&Json::Null, &Json::Null));
+    // Another client and another state do not load it again.
+    assert_eq!(Watcher::new(&server).next().unwrap()["state"], "unloaded");
+    assert_eq!(server.stats().n_loads, 1);
+    server.serve_another("second");
+    let state = watcher.until(|state| state["model"] == "second");
+    assert_eq!(state["state"], "ready");
+    // Only the test has the first one.
+    server.wait(|_| Arc::strong_count(&server.service) == 1);
+}
