@@ -13,7 +13,11 @@ const CHAT: &str = "/v1/chat/completions";
 #[test]
 fn answers_end_before_the_server_does() {
     // Long answers: the first must still run when the second begins.
-    let mut server = Running::with(|wanted| wanted.options.context = 4_096);
+    let mut server = Running::with(|wanted| {
+        wanted.options.context = 4_096;
+        // Busy machines take long.
+        wanted.config.drain = Duration::from_secs(3_600);
+    });
     let body = json!({"messages": question(), "max_tokens": 2_000, "stream": true,
         "logit_bias": server.endless()});
     let mut streamed = server.client();
