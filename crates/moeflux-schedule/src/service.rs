@@ -17,7 +17,7 @@ use crate::answers::Context;
 use crate::job::{Job, Progress, Refusal, Sink};
 use crate::scheduler::{Scheduler, SchedulerLimits};
 use crate::session_cache::KeptLimits;
-use crate::shared::{JobFlags, SharedState, State};
+use crate::shared::{ExpertsReply, JobFlags, SharedState, State};
 use crate::stats::Stats;
 use crate::tracked::{SinkGuard, SubmittedJob};
 
@@ -237,6 +237,18 @@ impl Service {
         self.stats()
     }
 
+    /// Asks for the uses of experts, which the thread reads between two steps or layers. The reply
+    /// has no layers where experts are not counted and while no model is in memory; none is loaded
+    /// for it. If too many callers wait, the reply of the oldest is dropped.
+    pub fn ask_experts(&self, reply: ExpertsReply) {
+        if self.state() != State::Ready {
+            reply(Arc::default());
+            return;
+        }
+        self.shared.ask_experts(reply);
+        self.wake();
+    }
+
     /// Returns the number of prompts and answers that are computed at a time.
     #[must_use]
     pub fn n_sessions(&self) -> usize {
@@ -388,6 +400,7 @@ impl ServiceThread {
                         return;
                     }
                     self.shared.set_state(State::Unloaded);
+                    self.shared.answer_experts(Vec::new);
                 }
                 Err(error) => {
                     // The first time, the error goes to the caller that opened the service.
@@ -395,6 +408,7 @@ impl ServiceThread {
                         tracing::error!(%error, "the model cannot be opened");
                     }
                     self.shared.set_state(State::Broken);
+                    self.shared.answer_experts(Vec::new);
                     self.refuse(std::mem::take(&mut first), &error);
                     self.report_opened(Err(error));
                 }
@@ -448,7 +462,7 @@ impl ServiceThread {
                     submitted.drop_waiting(None, &self.shared);
                 }
                 Ok(ServiceCommand::Submit(submitted)) => return Some(*submitted),
-                Ok(ServiceCommand::Look) => {}
+                Ok(ServiceCommand::Look) => self.shared.answer_experts(Vec::new),
                 Err(_) => return None,
             }
         }
@@ -464,17 +478,22 @@ impl ServiceThread {
         let limits = SchedulerLimits { n_sessions: n_sessions.max(1), context: n_context, kept };
         let mut scheduler = Scheduler::new(context, limits);
         first.into_iter().for_each(|submitted| scheduler.push(submitted));
-        let mut has_worked = true;
+        let (mut has_worked, mut idle_since) = (true, None);
         loop {
-            let is_asleep = !has_worked;
-            if let Some(closed) = self.receive(&mut scheduler, is_asleep) {
+            let since = scheduler.is_idle().then(|| *idle_since.get_or_insert_with(|| clock.now()));
+            let next = if has_worked { self.poll() } else { self.wait(since) };
+            if let Some(closed) = self.receive(&mut scheduler, next) {
                 scheduler.fail_all(&Error::Cancelled);
                 scheduler.close();
                 return (closed, Vec::new());
             }
+            if !scheduler.is_idle() {
+                idle_since = None;
+            }
             if shared.is_cancelled.swap(false, Ordering::Relaxed) {
                 scheduler.fail_all(&Error::Cancelled);
             }
+            shared.answer_experts(|| engine.layer_experts());
             has_worked = scheduler.turn(&mut || self.next_submitted());
             if scheduler.is_stopped() {
                 scheduler.close();
@@ -487,9 +506,12 @@ impl ServiceThread {
         }
     }
 
-    /// Takes all pending commands; waits for the first one if `is_asleep`.
-    fn receive(&self, scheduler: &mut Scheduler<'_>, is_asleep: bool) -> Option<CloseReason> {
-        let mut next = if is_asleep { self.wait(scheduler.is_idle()) } else { self.poll() };
+    /// Takes all pending commands, of which `next` is the first.
+    fn receive(
+        &self,
+        scheduler: &mut Scheduler<'_>,
+        mut next: std::result::Result<ServiceCommand, Option<CloseReason>>,
+    ) -> Option<CloseReason> {
         loop {
             if self.shared.is_stopped.load(Ordering::Relaxed) {
                 return Some(CloseReason::Stopped);
@@ -522,13 +544,19 @@ impl ServiceThread {
         })
     }
 
-    /// Waits for the next command.
-    fn wait(&self, is_idle: bool) -> std::result::Result<ServiceCommand, Option<CloseReason>> {
-        match self.options.unload_after.filter(|_| is_idle) {
-            Some(time) => self.received.recv_timeout(time).map_err(|error| match error {
-                RecvTimeoutError::Timeout => Some(CloseReason::Idle),
-                RecvTimeoutError::Disconnected => Some(CloseReason::Stopped),
-            }),
+    /// Waits for the next command. Commands that are no jobs do not prolong the time without a job.
+    fn wait(
+        &self,
+        idle_since: Option<Duration>,
+    ) -> std::result::Result<ServiceCommand, Option<CloseReason>> {
+        match self.options.unload_after.zip(idle_since) {
+            Some((time, since)) => self
+                .received
+                .recv_timeout(since.saturating_add(time).saturating_sub(self.clock.now()))
+                .map_err(|error| match error {
+                    RecvTimeoutError::Timeout => Some(CloseReason::Idle),
+                    RecvTimeoutError::Disconnected => Some(CloseReason::Stopped),
+                }),
             None => self.received.recv().map_err(|_| Some(CloseReason::Stopped)),
         }
     }

@@ -3,12 +3,22 @@
 //! **Invariant:** a flag that was set stays set until the thread has done what it asks for. A
 //! reader may see it late, never wrong.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use moeflux::stats::LayerExperts;
 
 use crate::job::Progress;
 use crate::stats::Stats;
+
+/// Upper bound on callers that wait for the uses of experts. A further one displaces the oldest.
+const N_ASKING_MAX: usize = 16;
+
+/// Receives the experts of each layer. It is called on the engine's thread, or dropped.
+pub type ExpertsReply = Box<dyn FnOnce(Arc<Vec<LayerExperts>>) + Send>;
 
 /// State of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +67,21 @@ pub(crate) struct SharedState {
     pub(crate) is_stopped: AtomicBool,
     /// A caller has read the counters and will read them again soon.
     is_watched: AtomicBool,
+    experts: ExpertsQueue,
+}
+
+/// Callers that wait for the uses of experts.
+#[derive(Default)]
+struct ExpertsQueue {
+    /// Set while there are any.
+    is_asked: AtomicBool,
+    asking: Mutex<VecDeque<ExpertsReply>>,
+}
+
+impl fmt::Debug for ExpertsQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExpertsQueue").field("is_asked", &self.is_asked).finish_non_exhaustive()
+    }
 }
 
 impl SharedState {
@@ -70,6 +95,7 @@ impl SharedState {
             is_cancelled: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
+            experts: ExpertsQueue::default(),
         }
     }
 
@@ -85,6 +111,30 @@ impl SharedState {
     /// one, this is a load.
     pub(crate) fn take_watched(&self) -> bool {
         self.is_watched.load(Ordering::Relaxed) && self.is_watched.swap(false, Ordering::Relaxed)
+    }
+
+    /// Queues a caller for [`Self::answer_experts`].
+    pub(crate) fn ask_experts(&self, reply: ExpertsReply) {
+        let mut asking = self.experts.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        asking.push_back(reply);
+        let displaced = if asking.len() > N_ASKING_MAX { asking.pop_front() } else { None };
+        self.experts.is_asked.store(true, Ordering::Relaxed);
+        drop(asking);
+        drop(displaced);
+    }
+
+    /// Replies to the callers that wait for the uses of experts. Without any, this is a load.
+    pub(crate) fn answer_experts(&self, layers: impl FnOnce() -> Vec<LayerExperts>) {
+        if !self.experts.is_asked.load(Ordering::Relaxed) {
+            return;
+        }
+        let asking = {
+            let mut asking = self.experts.asking.lock().unwrap_or_else(PoisonError::into_inner);
+            self.experts.is_asked.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *asking)
+        };
+        let layers = Arc::new(layers());
+        asking.into_iter().for_each(|reply| reply(Arc::clone(&layers)));
     }
 
     pub(crate) fn state(&self) -> State {
@@ -162,5 +212,39 @@ impl JobFlags {
             n_total: self.n_total,
             left: (left_ms != u64::MAX).then(|| Duration::from_millis(left_ms)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn experts_are_read_only_for_a_caller() {
+        let shared = SharedState::new();
+        let answer = || shared.answer_experts(|| unreachable!("there is no caller"));
+        answer();
+        let n_replies = Arc::new(AtomicUsize::new(0));
+        for _ in 0..N_ASKING_MAX + 3 {
+            let n_replies = Arc::clone(&n_replies);
+            shared.ask_experts(Box::new(move |_| {
+                n_replies.fetch_add(1, Ordering::Relaxed);
+            }));
+        }
+        let mut n_reads = 0;
+        shared.answer_experts(|| {
+            n_reads += 1;
+            Vec::new()
+        });
+        assert_eq!((n_reads, n_replies.load(Ordering::Relaxed)), (1, N_ASKING_MAX));
+        answer();
+    }
+
+    #[test]
+    fn reads_are_published_only_for_a_caller() {
+        let shared = SharedState::new();
+        assert!(!shared.take_watched());
+        shared.set_watched();
+        assert!(shared.take_watched() && !shared.take_watched());
     }
 }

@@ -1,10 +1,11 @@
-//! The state of the machine for the page: one line of JSON, with totals since the start.
+//! The state of the machine for the page: one line of JSON, with totals since the start; and the
+//! uses of experts.
 //!
 //! **Invariant:** a value that is not known is `null`, and none is left out. Rates are made by the
 //! reader, from two states and their times. This module knows no HTTP and reads no clock.
 
 use moeflux::Memory;
-use moeflux::stats::{StreamStats, TierStats};
+use moeflux::stats::{LayerExperts, StreamStats, TierStats};
 use moeflux_schedule::{State, Stats};
 use serde_json::{Value as Json, json};
 
@@ -92,6 +93,17 @@ fn tiers(tiers: &TierStats) -> Json {
         "uses": tiers.uses,
         "swaps": tiers.swaps,
     })
+}
+
+/// Returns the uses of experts, of which there may be ten thousands: no tree of JSON is built.
+pub(crate) fn experts_json(layers: &[LayerExperts]) -> String {
+    let layer = |LayerExperts { layer, uses, in_memory, .. }: &LayerExperts| {
+        let flags = in_memory.iter().map(bool::to_string).collect::<Vec<_>>().join(",");
+        let uses = uses.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+        format!("{{\"layer\":{layer},\"uses\":[{uses}],\"in_memory\":[{flags}]}}")
+    };
+    let layers: Vec<String> = layers.iter().map(layer).collect();
+    format!("{{\"layers\":[{}]}}", layers.join(","))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::experts::stream::{
     StreamStats, choose_way,
 };
 use crate::experts::trace::TraceWriter;
-use crate::experts::{Experts, ResidentExperts, RestStats, for_each_expert};
+use crate::experts::{Experts, LayerExperts, ResidentExperts, RestStats, for_each_expert};
 use crate::families::ModelPlan;
 use crate::format::{Checkpoint, CheckpointSums, ShardFile};
 use crate::forward::{LoadedModel, ShardGroup};
@@ -170,7 +170,8 @@ impl Engine {
             Placement::Resident => {
                 let drives = drives(config, &checkpoint, ReadPurpose::Memory)?;
                 let source = (&checkpoint, sums.as_ref());
-                Experts::Resident(ResidentExperts::load_in_background(&manifest, source, drives)?)
+                let resident = ResidentExperts::load_in_background(&manifest, source, drives)?;
+                Experts::Resident(Box::new(resident))
             }
             Placement::Streaming { n_slots } => {
                 let drives = slot_drives.take().expect("what is streamed has drives");
@@ -384,6 +385,13 @@ impl Engine {
     #[must_use]
     pub fn stream_stats(&self) -> Option<StreamStats> {
         self.runtime.stream_stats()
+    }
+
+    /// Returns the routed experts of each layer, with their uses and whether they are in memory.
+    /// Empty where a device finds experts itself, because they are not counted there.
+    #[must_use]
+    pub fn layer_experts(&self) -> Vec<LayerExperts> {
+        self.runtime.lock_to_clean_up().experts.layers()
     }
 
     /// Returns how experts that do not fit into memory are read; `None` where all fit. With

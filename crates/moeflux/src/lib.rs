@@ -125,9 +125,9 @@ pub mod stats {
     pub use moeflux_io::process_memory_bytes;
 
     pub use crate::backend::{DeviceNames, TierStats};
-    pub use crate::experts::RestStats;
     pub use crate::experts::predict::Quality;
     pub use crate::experts::stream::StreamStats;
+    pub use crate::experts::{LayerExperts, RestStats};
     pub use crate::ranks::LinkStats;
 }
 

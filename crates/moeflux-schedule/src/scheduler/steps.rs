@@ -146,6 +146,8 @@ impl Scheduler<'_> {
         if self.context.shared.take_watched() {
             self.publish_reads();
         }
+        let Context { engine, shared, .. } = self.context;
+        shared.answer_experts(|| engine.layer_experts());
         self.balance.add_prompts(spent);
         self.precedence.add(self.under_way.iter().map(|it| it.id), spent);
         while let Some(submitted) = job_source() {

@@ -10,10 +10,14 @@ use crate::client::{Client, request};
 use crate::server::{Running, Wanted, post, question};
 
 const PATH: &str = "/moeflux/machine";
+const EXPERTS: &str = "/moeflux/experts";
 const CHAT: &str = "/v1/chat/completions";
 
 /// Places for clients that watch.
 const N_PLACES: usize = 16;
+
+/// Layers of the demo model, experts of each, and those that a row chooses.
+const SHAPE: [usize; 3] = [8, 24, 4];
 
 /// A server that streams its experts and reports often.
 fn streamed(wanted: &mut Wanted) {
@@ -112,7 +116,10 @@ fn counters_move_while_an_answer_streams() {
     }
     let n_between = seen.iter().filter(|it| (1..n_tokens).contains(*it)).count();
     assert!(n_between >= 3, "{seen:?}");
-    let state = watcher.until(|state| state["requests"]["running"] == 0);
+    let mut state = before;
+    while state["requests"]["running"] != 0 {
+        state = watcher.next().unwrap();
+    }
     let stream = server.stats().stream.unwrap();
     let experts = &state["experts"];
     assert_eq!(experts["demand_bytes"], stream.demand_bytes);
@@ -140,6 +147,7 @@ fn foreign_clients_see_nothing() {
         assert_eq!(status(&server, headers), 401, "{headers}");
     }
     assert_eq!(status(&server, "authorization: Bearer sk\r\n"), 200);
+    assert_eq!(server.get(EXPERTS).status, 401);
 }
 
 #[test]
@@ -189,9 +197,11 @@ fn a_client_that_watches_leaves_its_connection_to_others() {
 fn a_client_that_watches_keeps_no_model() {
     let server = Running::with(|wanted| {
         streamed(wanted);
+        wanted.is_held = true;
         wanted.options.unload_after = Some(Duration::from_millis(50));
     });
     let mut watcher = Watcher::new(&server);
+    server.open();
     let state = watcher.until(|state| state["state"] == "unloaded");
     assert_eq!((&state["memory"], &state["experts"]), (&Json::Null, &Json::Null));
     // Another client and another state do not load it again.
@@ -202,4 +212,76 @@ fn a_client_that_watches_keeps_no_model() {
     assert_eq!(state["state"], "ready");
     // Only the test has the first one.
     server.wait(|_| Arc::strong_count(&server.service) == 1);
+}
+
+/// The layers of a map of experts.
+fn layers(server: &Running) -> Vec<Json> {
+    server.get(EXPERTS).success()["layers"].as_array().unwrap().clone()
+}
+
+fn sum(uses: &Json) -> u64 {
+    uses.as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum()
+}
+
+#[test]
+fn uses_of_experts_are_those_of_the_rows_that_were_computed() {
+    let [n_layers, n_experts, top_k] = SHAPE;
+    for n_slots in [None, Some(40)] {
+        let server = Running::with(|wanted| wanted.n_slots = n_slots);
+        let mut n_rows = 0;
+        for n_tokens in [0, 7, 20] {
+            if n_tokens > 0 {
+                let body = json!({"messages": question(), "max_tokens": n_tokens,
+                    "logit_bias": server.endless()});
+                let usage = server.post(CHAT, &body).success()["usage"].take();
+                let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+                // The last token of an answer is not computed.
+                n_rows += usage["prompt_tokens"].as_u64().unwrap() - cached + n_tokens - 1;
+            }
+            let found = layers(&server);
+            assert_eq!(found.len(), n_layers);
+            let mut n_in_memory = 0;
+            for (layer_idx, layer) in found.iter().enumerate() {
+                assert_eq!(layer["layer"], layer_idx);
+                assert_eq!(layer["uses"].as_array().unwrap().len(), n_experts);
+                let in_memory = layer["in_memory"].as_array().unwrap();
+                assert_eq!(in_memory.len(), n_experts);
+                n_in_memory += in_memory.iter().filter(|it| **it == json!(true)).count();
+                assert_eq!(sum(&layer["uses"]), n_rows * top_k as u64, "{layer}");
+            }
+            assert!(n_in_memory <= n_slots.unwrap_or(n_layers * n_experts));
+            assert!(n_rows == 0 || n_in_memory > 0);
+        }
+    }
+}
+
+#[test]
+fn a_map_of_experts_comes_during_an_answer_and_never_loads_the_model() {
+    let server = Running::with(|wanted| {
+        streamed(wanted);
+        wanted.options.context = 4_096;
+        wanted.is_held = true;
+        wanted.options.unload_after = Some(Duration::from_millis(300));
+    });
+    // Once more, because it may be idle for long enough before the answer begins.
+    (0..2).for_each(|_| server.open());
+    let body = json!({"messages": question(), "max_tokens": 1_000, "stream": true,
+        "logit_bias": server.endless()});
+    let mut client = server.client();
+    client.send(&post(CHAT, &body));
+    server.wait(|stats| stats.n_answer_tokens > 0);
+    let first = sum(&layers(&server)[0]["uses"]);
+    server.wait(|stats| stats.n_answer_tokens > 20);
+    assert!(sum(&layers(&server)[0]["uses"]) > first);
+    drop(client);
+    let before = server.stats();
+    // A page that asks again and again does not keep the model in memory.
+    server.wait(|stats| {
+        layers(&server);
+        stats.n_unloads > before.n_unloads
+    });
+    assert!(layers(&server).is_empty());
+    assert_eq!(server.stats().n_loads, before.n_loads);
+    let held = Running::with(|wanted| wanted.is_held = true);
+    assert!(layers(&held).is_empty());
 }

@@ -110,9 +110,16 @@ fn the_server_describes_itself() {
     assert!(server.get("/").text().contains("serves demo"));
     assert_eq!(server.get("/props").success()["default_generation_settings"]["n_ctx"], CONTEXT);
     assert_eq!(server.get("/openapi.json").success()["openapi"], "3.1.0");
-    for path in
-        ["/", "/health", "/metrics", "/props", "/openapi.json", "/v1/models", "/moeflux/machine"]
-    {
+    for path in [
+        "/",
+        "/health",
+        "/metrics",
+        "/props",
+        "/openapi.json",
+        "/v1/models",
+        "/moeflux/machine",
+        "/moeflux/experts",
+    ] {
         let mut client = server.client();
         client.send(&request("HEAD", path, "", ""));
         let head = client.head().unwrap();

@@ -10,6 +10,7 @@ pub(crate) mod predict;
 pub(crate) mod trace;
 pub(crate) mod replay;
 mod for_each;
+mod uses;
 pub(crate) mod stream;
 mod resident;
 mod arrived;
@@ -17,6 +18,7 @@ mod arrived;
 pub use arrived::{Arrived, ArrivedExpert, SlotExperts};
 pub use for_each::for_each_expert;
 pub use resident::{ResidentExperts, RestStats};
+pub use uses::LayerExperts;
 
 use std::time::Duration;
 
@@ -54,7 +56,7 @@ pub enum ArrivalOrder {
 #[derive(Debug)]
 pub enum Experts {
     /// In memory, or being loaded there for good.
-    Resident(ResidentExperts),
+    Resident(Box<ResidentExperts>),
     /// On the compute device, which finds them itself.
     OnDevice,
     /// On a drive, some of them in memory.
@@ -265,6 +267,17 @@ impl Experts {
         match self {
             Self::Resident(_) | Self::OnDevice => Duration::ZERO,
             Self::Streaming(stream) => stream.read_wait(),
+        }
+    }
+
+    /// Returns the experts of each layer that has some, with their uses; none where a device finds
+    /// them itself.
+    #[must_use]
+    pub fn layers(&self) -> Vec<LayerExperts> {
+        match self {
+            Self::OnDevice => Vec::new(),
+            Self::Resident(resident) => resident.layers(),
+            Self::Streaming(stream) => stream.layers(),
         }
     }
 

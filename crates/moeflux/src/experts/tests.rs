@@ -33,7 +33,7 @@ fn load(tensors: &Tensors, spec: &ModelSpec) -> Result<Experts> {
     assert_eq!(manifest.expert_bytes(), stored_bytes);
     let drives = Drives::open(&checkpoint, Caching::PageCache, None)?;
     let resident = ResidentExperts::load_in_background(&manifest, (&checkpoint, None), drives)?;
-    let mut experts = Experts::Resident(resident);
+    let mut experts = Experts::Resident(Box::new(resident));
     while let Some(progress) = experts.wait_for_load(Duration::from_millis(1), true)? {
         assert!(progress.done_bytes <= stored_bytes && progress.total_bytes == stored_bytes);
     }

@@ -1,4 +1,4 @@
-//! The state of the machine, again and again, as server-sent events.
+//! The state of the machine, again and again, as server-sent events; and the uses of experts.
 //!
 //! **Invariant:** a client that watches holds no memory for requests, no model and no place that
 //! another client needs, and wakes neither the engine nor its thread. An event is made when the
@@ -16,15 +16,19 @@ use hyper::body::Frame;
 use moeflux::stats::process_memory_bytes;
 use serde_json::Value as Json;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 
 use crate::http::config::MeasuredRates;
 use crate::http::reply::{self, Problem};
-use crate::http::shared::{CurrentModel, N_LISTENERS_MAX};
+use crate::http::shared::{CurrentModel, ModelState, N_LISTENERS_MAX};
 use crate::http::sockets::half_close::HttpExchange;
 use crate::http::sockets::slots::StageReporter;
 use crate::machine::{self, MachineView};
 use moeflux_wire::{Failure, FailureKind};
+
+/// Time in which the engine's thread should find a moment between two layers.
+const EXPERTS_WAIT: Duration = Duration::from_secs(5);
 
 /// A comment, which shows that the connection works.
 const KEEP_ALIVE: &[u8] = b": nothing has changed\n\n";
@@ -51,6 +55,20 @@ pub(crate) fn watch(
     let stopped = async move { stopping.stopped().await };
     let events = StateEvents::new((exchange, place), pace, stopped, move || state(&current));
     Ok(reply::events(Body::new(events)))
+}
+
+/// Returns the uses of experts.
+pub(crate) async fn experts(state: &ModelState) -> Result<Response<Body>, Problem> {
+    let (sender, answered) = oneshot::channel();
+    // The client may be gone when the reply comes.
+    let reply = move |layers| drop(sender.send(layers));
+    state.served.service.ask_experts(Box::new(reply));
+    if let Ok(Ok(layers)) = timeout(EXPERTS_WAIT, answered).await {
+        return Ok(reply::text("application/json", machine::experts_json(&layers)));
+    }
+    let problem = "the engine is busy with a long step: ask again";
+    let failure = Failure::new(FailureKind::Unavailable, problem);
+    Err(Problem { failure, retry_after: Some(Duration::from_secs(1)) })
 }
 
 /// Returns the state of the current model. The model is not kept: another may replace it.

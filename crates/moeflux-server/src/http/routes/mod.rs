@@ -38,6 +38,7 @@ enum Operation {
     Metrics,
     Props,
     Machine,
+    Experts,
     Document,
     Index,
     PageFile,
@@ -51,7 +52,7 @@ impl Operation {
 
 /// Paths in the notation of `OpenAPI`. The name of a model may contain slashes, and so may the path
 /// of a file.
-const ROUTES: [(&str, Operation); 18] = [
+const ROUTES: [(&str, Operation); 19] = [
     ("/v1/chat/completions", Operation::Answer(Dialect::Chat)),
     ("/v1/completions", Operation::Answer(Dialect::Completions)),
     ("/v1/responses", Operation::Answer(Dialect::Responses)),
@@ -67,6 +68,7 @@ const ROUTES: [(&str, Operation); 18] = [
     ("/metrics", Operation::Metrics),
     ("/props", Operation::Props),
     ("/moeflux/machine", Operation::Machine),
+    ("/moeflux/experts", Operation::Experts),
     ("/openapi.json", Operation::Document),
     (INDEX_PATH, Operation::Index),
     ("/page/{path}", Operation::PageFile),
@@ -124,6 +126,7 @@ async fn serve(
         Operation::Metrics => Ok(plain::metrics(&state)),
         Operation::Props => Ok(plain::props(&state)),
         Operation::Machine => machine::watch(current, &request),
+        Operation::Experts => machine::experts(&state).await,
         Operation::Document => Ok(plain::document()),
         Operation::Index if page::is_requested(&request) => Ok(page::index(request.headers())),
         Operation::Index => Ok(plain::index(&state)),

@@ -18,6 +18,7 @@ use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Remedy, Result};
 use crate::experts::stream::{Drives, StreamBank};
+use crate::experts::uses::{LayerExperts, UseCounts};
 use crate::experts::{ArrivalOrder, ExpertRequest};
 use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::{ExpertIdx, LayerIdx};
@@ -33,6 +34,7 @@ use loader_handle::LoaderHandle;
 pub struct ResidentExperts {
     /// Ascending by layer.
     banks: Vec<ResidentBank>,
+    uses: UseCounts,
     /// Index into `banks` of the requested layer.
     bank_idx: usize,
     order: ArrivalOrder,
@@ -119,6 +121,7 @@ impl ResidentExperts {
         let (order, pending, last_group) = (ArrivalOrder::Ascending, Vec::new(), Vec::new());
         let (chunk_end, earlier_groups) = (None, Vec::new());
         Ok(Self {
+            uses: UseCounts::new(n_experts_of_layers(&banks).into_iter()),
             banks,
             bank_idx: 0,
             order,
@@ -143,6 +146,7 @@ impl ResidentExperts {
         self.pending.dedup();
         let last = self.pending.last();
         assert!(last.is_none_or(|it| it.0 < n_experts), "layer {} has {n_experts}", layer.0);
+        request.chosen.iter().for_each(|expert| self.uses.add(layer, *expert, 1));
         self.order = ArrivalOrder::Ascending;
         self.receive(Wait::Poll)?;
         let Self { banks, bank_idx, loader: Some(loader), pending, .. } = self else {
@@ -264,6 +268,14 @@ impl ResidentExperts {
         Ok(Some(Progress { done_bytes: read_bytes, total_bytes }))
     }
 
+    /// Returns the experts of each layer, with their uses.
+    pub(super) fn layers(&self) -> Vec<LayerExperts> {
+        self.uses.layers(|layer, expert| {
+            let found = self.banks.binary_search_by_key(&layer, |bank| bank.layer);
+            found.is_ok_and(|bank_idx| self.banks[bank_idx].has(expert))
+        })
+    }
+
     /// Returns the progress up to now.
     pub(super) fn stats(&mut self) -> RestStats {
         // An error is reported to the request that needs the expert.
@@ -296,6 +308,13 @@ impl ResidentBank {
     pub(super) fn view(&self, expert: ExpertIdx) -> ExpertView<'_> {
         self.layout.view(self.memory.bytes(SlotIdx(expert.0)))
     }
+}
+
+/// Returns the number of experts of each layer, up to the last one that has some.
+fn n_experts_of_layers(banks: &[ResidentBank]) -> Vec<usize> {
+    let mut n_experts = vec![0; banks.last().map_or(0, |bank| bank.layer.0 + 1)];
+    banks.iter().for_each(|bank| n_experts[bank.layer.0] = bank.n_experts);
+    n_experts
 }
 
 /// Compares the runs that belong to several experts with their checksums: slices of a few bytes

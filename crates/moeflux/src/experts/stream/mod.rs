@@ -35,6 +35,7 @@ use tracing::Level;
 use crate::error::Result;
 use crate::experts::predict::{LookAhead, LookAheadShape};
 use crate::experts::table::{Lookup, SlotLease, TableShape};
+use crate::experts::uses::UseCounts;
 use crate::experts::{ArrivalOrder, ExpertRequest};
 use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::ExpertIdx;
@@ -147,6 +148,7 @@ pub struct ExpertStream {
     request: CurrentRequest,
     reads: ExpertReads,
     prefetch: PrefetchState,
+    uses: UseCounts,
     /// Time for which computing waited for reads.
     read_wait: Duration,
     clock: Arc<dyn Clock>,
@@ -187,6 +189,7 @@ impl ExpertStream {
             clock: Arc::clone(&drives.clock),
             reads: ExpertReads::new(drives),
             prefetch: PrefetchState::new(config.prefetches, look_ahead),
+            uses: UseCounts::new(n_experts.iter().copied()),
             read_wait: Duration::ZERO,
         };
         stream.resize(n_slots)?;
@@ -284,6 +287,7 @@ impl ExpertStream {
         current.release_earlier_groups(slots);
         reads.check_alive()?;
         current.begin(request, files.bank(request.layer).bank.n_experts);
+        current.demands.iter().for_each(|it| self.uses.add(request.layer, it.expert, it.n_uses));
         prefetch.end_guessing(current, slots, reads, self.clock.now());
         device_cache.find(current);
         // Guesses may have arrived meanwhile: they are checked while the rest is being read.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::experts::predict::Quality;
 use crate::experts::stream::ExpertStream;
+use crate::experts::uses::LayerExperts;
 
 /// What streaming has done since the model was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -93,6 +94,15 @@ impl StreamStats {
 }
 
 impl ExpertStream {
+    /// Returns the experts of each layer, with their uses.
+    pub(in crate::experts) fn layers(&self) -> Vec<LayerExperts> {
+        let Self { slots, device_cache, uses, .. } = self;
+        uses.layers(|layer, expert| {
+            let slot = slots.table.slot_of(layer, expert);
+            slot.is_some_and(|slot| slots.is_ready(slot)) || device_cache.has(layer, expert)
+        })
+    }
+
     /// Returns the statistics so far.
     #[must_use]
     pub fn stats(&self) -> StreamStats {

@@ -183,7 +183,7 @@ fn runtime_of(dir: &Path) -> (Arc<Runtime>, Fuse) {
         fingerprint: 1,
         trace: None,
     };
-    (Arc::new(Runtime::new(model, backend, Experts::Resident(experts))), fuse)
+    (Arc::new(Runtime::new(model, backend, Experts::Resident(Box::new(experts)))), fuse)
 }
 
 /// Feeds `tokens` with the 1st, 2nd, 3rd ... call failing, until none fails.
