@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_known_is_null() {
+    fn unknown_values_are_null() {
         let mut stats = Stats::default();
         let view = |stats: &Stats, measured| {
             let (model, state) = ("m", State::Unloaded);
