@@ -10,7 +10,7 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use moeflux::sample::{LogitMask, SamplerConfig};
-use moeflux::{Error, Finish, StopStrings, TokenId};
+use moeflux::{Error, Finish, ModelText, StopStrings, TokenId};
 
 /// The client that a job belongs to. Jobs share sessions only with jobs of the same owner, so that
 /// an owner learns nothing about the prompts of another.
@@ -71,6 +71,33 @@ impl Job {
             masks: None,
             scores_prompt: false,
         }
+    }
+
+    /// Refuses jobs that cannot run, so that no error appears only when their turn comes.
+    pub(crate) fn check(&self, text: &ModelText, context: usize) -> Result<(), Refusal> {
+        let invalid = |problem: String| Err(Refusal::Invalid(Error::Input(problem)));
+        let n_prompt_tokens = self.prompt.len();
+        if n_prompt_tokens == 0 {
+            return invalid("the prompt is empty".to_owned());
+        }
+        if self.n_answers == 0 {
+            return invalid("the number of answers is 0".to_owned());
+        }
+        // One token is enough: clients often request more than fits, and answers end at the
+        // context.
+        let n_answer_tokens = self.n_tokens_max.unwrap_or(usize::MAX).min(1);
+        if n_prompt_tokens.saturating_add(n_answer_tokens) > context {
+            return Err(Refusal::TooLong { n_prompt_tokens, n_answer_tokens, n_context: context });
+        }
+        let vocab = text.vocab();
+        if let Some(at) = self.prompt.iter().position(|token| token.0 as usize >= vocab) {
+            let token = self.prompt[at].0;
+            return invalid(format!(
+                "token {token} at index {at} is not in the vocabulary of {vocab}"
+            ));
+        }
+        let sampling = self.sampling.clone();
+        text.generation(sampling, 1).map(drop).map_err(Refusal::Invalid)
     }
 }
 
@@ -249,6 +276,8 @@ pub enum Refusal {
     },
     /// The service accepts no more jobs.
     Closed,
+    /// The service accepts no jobs until [`Service::resume`](crate::Service::resume).
+    Paused,
     /// The job is invalid.
     Invalid(Error),
 }
@@ -267,6 +296,7 @@ impl fmt::Display for Refusal {
                  fit into a context of {n_context}"
             ),
             Self::Closed => f.write_str("the service takes no more jobs"),
+            Self::Paused => f.write_str("the service takes no jobs for some time: try again"),
             Self::Invalid(error) => fmt::Display::fmt(error, f),
         }
     }

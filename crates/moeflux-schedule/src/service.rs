@@ -77,6 +77,8 @@ pub struct Ticket {
 /// A message to the service's thread.
 enum ServiceCommand {
     Submit(Box<SubmittedJob>),
+    /// Loads the model without a job.
+    Load,
     /// Wakes the thread, because state that it reads has changed.
     Look,
 }
@@ -92,6 +94,7 @@ impl fmt::Debug for ServiceCommand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Submit(_) => "Submit",
+            Self::Load => "Load",
             Self::Look => "Look",
         })
     }
@@ -188,12 +191,18 @@ impl Service {
         if self.shared.is_closed.load(Ordering::Relaxed) {
             return Err(Refusal::Closed);
         }
-        check(job, &self.text, self.options.context)?;
+        job.check(&self.text, self.options.context)?;
         let n_open_max = self.options.n_sessions + self.options.n_queue;
         let more = |n_open: usize| (n_open < n_open_max).then_some(n_open + 1);
         let n_open = &self.shared.n_open;
-        if n_open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_err() {
+        if n_open.fetch_update(Ordering::SeqCst, Ordering::Relaxed, more).is_err() {
             return Err(self.queue_full());
+        }
+        // It is counted first: after a pause, a caller that finds no open job knows that none will
+        // come.
+        if self.shared.is_paused.load(Ordering::SeqCst) {
+            n_open.fetch_sub(1, Ordering::Relaxed);
+            return Err(Refusal::Paused);
         }
         Ok(())
     }
@@ -266,10 +275,38 @@ impl Service {
         self.shared.is_closed.store(true, Ordering::Relaxed);
     }
 
+    /// Refuses jobs until [`Service::resume`]. Those that were accepted are not affected.
+    pub fn pause(&self) {
+        self.shared.is_paused.store(true, Ordering::SeqCst);
+    }
+
+    /// Accepts jobs again after [`Service::pause`].
+    pub fn resume(&self) {
+        self.shared.is_paused.store(false, Ordering::SeqCst);
+    }
+
+    /// Frees the memory of the engine and of sessions as soon as no job waits or runs. The next
+    /// job, or [`Service::load`], loads the model again. Returns at once.
+    pub fn unload(&self) {
+        self.shared.is_unload_wanted.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Loads the model if it is not in memory, as the next job would. Returns at once.
+    pub fn load(&self) {
+        drop(self.commands.send(ServiceCommand::Load));
+    }
+
+    /// Returns the number of jobs that wait or run.
+    #[must_use]
+    pub fn n_open(&self) -> usize {
+        self.shared.n_open.load(Ordering::SeqCst)
+    }
+
     /// Whether no job waits or runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.shared.n_open.load(Ordering::Relaxed) == 0
+        self.n_open() == 0
     }
 
     /// Ends all jobs, frees the memory of the engine and of sessions, and refuses further jobs.
@@ -318,30 +355,6 @@ impl Drop for Ticket {
         self.flags.cancel();
         drop(self.commands.send(ServiceCommand::Look));
     }
-}
-
-/// Refuses jobs that cannot run, so that no error appears only when their turn comes.
-fn check(job: &Job, text: &ModelText, context: usize) -> std::result::Result<(), Refusal> {
-    let invalid = |problem: String| Err(Refusal::Invalid(Error::Input(problem)));
-    let (n_prompt_tokens, n_asked) = (job.prompt.len(), job.n_tokens_max.unwrap_or(usize::MAX));
-    if n_prompt_tokens == 0 {
-        return invalid("the prompt is empty".to_owned());
-    }
-    if job.n_answers == 0 {
-        return invalid("the number of answers is 0".to_owned());
-    }
-    // One token is enough: clients often request more than fits, and answers end at the context.
-    let n_answer_tokens = n_asked.min(1);
-    if n_prompt_tokens.saturating_add(n_answer_tokens) > context {
-        return Err(Refusal::TooLong { n_prompt_tokens, n_answer_tokens, n_context: context });
-    }
-    let vocab = text.vocab();
-    if let Some(at) = job.prompt.iter().position(|token| token.0 as usize >= vocab) {
-        let token = job.prompt[at].0;
-        return invalid(format!("token {token} at index {at} is not in the vocabulary of {vocab}"));
-    }
-    let sampling = job.sampling.clone();
-    text.generation(sampling, 1).map(drop).map_err(Refusal::Invalid)
 }
 
 /// The state of the service's thread.
@@ -416,8 +429,8 @@ impl ServiceThread {
             if !first.is_empty() {
                 continue;
             }
-            match self.next_job() {
-                Some(submitted) => first.push(submitted),
+            match self.next_jobs() {
+                Some(jobs) => first = jobs,
                 None => return,
             }
         }
@@ -454,15 +467,21 @@ impl ServiceThread {
         jobs.into_iter().for_each(|it| it.drop_waiting(Some(error.clone()), &self.shared));
     }
 
-    /// Waits for the job that reopens the engine. Returns `None` at the end of the service.
-    fn next_job(&self) -> Option<SubmittedJob> {
+    /// Waits for the job that reopens the engine, or for [`Service::load`]. Returns `None` at the
+    /// end of the service.
+    fn next_jobs(&self) -> Option<Vec<SubmittedJob>> {
         while !self.shared.is_stopped.load(Ordering::Relaxed) {
             match self.received.recv() {
                 Ok(ServiceCommand::Submit(submitted)) if submitted.flags.are_all_cancelled() => {
                     submitted.drop_waiting(None, &self.shared);
                 }
-                Ok(ServiceCommand::Submit(submitted)) => return Some(*submitted),
-                Ok(ServiceCommand::Look) => self.shared.answer_experts(Vec::new),
+                Ok(ServiceCommand::Submit(submitted)) => return Some(vec![*submitted]),
+                Ok(ServiceCommand::Load) => return Some(Vec::new()),
+                Ok(ServiceCommand::Look) => {
+                    // There is nothing to free.
+                    self.shared.is_unload_wanted.store(false, Ordering::Relaxed);
+                    self.shared.answer_experts(Vec::new);
+                }
                 Err(_) => return None,
             }
         }
@@ -489,6 +508,9 @@ impl ServiceThread {
             }
             if !scheduler.is_idle() {
                 idle_since = None;
+            } else if shared.is_unload_wanted.swap(false, Ordering::Relaxed) {
+                scheduler.close();
+                return (CloseReason::Idle, Vec::new());
             }
             if shared.is_cancelled.swap(false, Ordering::Relaxed) {
                 scheduler.fail_all(&Error::Cancelled);
@@ -518,7 +540,7 @@ impl ServiceThread {
             }
             match next {
                 Ok(ServiceCommand::Submit(submitted)) => scheduler.push(*submitted),
-                Ok(ServiceCommand::Look) => {}
+                Ok(ServiceCommand::Load | ServiceCommand::Look) => {}
                 Err(closed) => return closed,
             }
             next = self.poll();
@@ -530,7 +552,7 @@ impl ServiceThread {
         loop {
             match self.received.try_recv() {
                 Ok(ServiceCommand::Submit(submitted)) => return Some(*submitted),
-                Ok(ServiceCommand::Look) => {}
+                Ok(ServiceCommand::Load | ServiceCommand::Look) => {}
                 Err(_) => return None,
             }
         }

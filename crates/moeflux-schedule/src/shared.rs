@@ -28,7 +28,8 @@ pub enum State {
     Loading,
     /// The model is in memory.
     Ready,
-    /// The model was idle and its memory was freed. The next job loads it again.
+    /// The memory of the model was freed, because it was idle or on request. The next job loads
+    /// the model again.
     Unloaded,
     /// The model could not be loaded, and the next job tries again; or the thread has panicked, and
     /// the service accepts no more jobs.
@@ -61,8 +62,12 @@ pub(crate) struct SharedState {
     /// The jobs among them that have not begun.
     pub(crate) n_waiting: AtomicUsize,
     pub(crate) is_closed: AtomicBool,
+    /// Jobs are refused for some time.
+    pub(crate) is_paused: AtomicBool,
     /// All jobs are to end.
     pub(crate) is_cancelled: AtomicBool,
+    /// The memory of the model is to be freed as soon as no job is left.
+    pub(crate) is_unload_wanted: AtomicBool,
     /// The thread is to end.
     pub(crate) is_stopped: AtomicBool,
     /// A caller has read the counters and will read them again soon.
@@ -92,7 +97,9 @@ impl SharedState {
             n_open: AtomicUsize::new(0),
             n_waiting: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
             is_cancelled: AtomicBool::new(false),
+            is_unload_wanted: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             is_watched: AtomicBool::new(false),
             experts: ExpertsQueue::default(),

@@ -8,10 +8,10 @@ use std::time::Duration;
 use moeflux::Engine;
 use moeflux::provider::config::Configure;
 use moeflux::provider::model::Model;
-use moeflux_schedule::{Job, Options, Service, State};
+use moeflux_schedule::{Job, Options, Refusal, Service, State};
 use moeflux_testing::temp_dir::TempDir;
 
-use crate::support::{ATTENTION, TestJob, wait_until};
+use crate::support::{ATTENTION, NullSink, TestJob, wait_until};
 
 const CONTEXT: usize = 400;
 
@@ -118,4 +118,39 @@ fn weights_come_back_with_their_own_tokenizer_only() {
         }
     }
     changing.check_answer();
+}
+
+#[test]
+fn memory_is_freed_and_taken_again_on_request() {
+    let changing = Changing::new(None);
+    let service = &changing.service;
+    let reaches = |state: State| wait_until(state.name(), || service.state() == state);
+    // A job that runs ends first.
+    let test_job = TestJob::new(service, Changing::job());
+    service.unload();
+    assert_eq!(test_job.end().answers, [ATTENTION.alone(&test_job.job, 0, CONTEXT)]);
+    reaches(State::Unloaded);
+    assert_eq!((service.n_open(), service.stats().memory), (0, None));
+    // What is not there cannot be freed, and a later job is not affected.
+    service.unload();
+    service.load();
+    reaches(State::Ready);
+    changing.check_answer();
+    service.load();
+    changing.check_answer();
+    assert_eq!(service.state(), State::Ready);
+    // The next job loads it, too, if it is accepted.
+    service.unload();
+    reaches(State::Unloaded);
+    service.pause();
+    let refused = service.submit(Changing::job(), Box::new(NullSink)).err();
+    assert!(matches!(refused, Some(Refusal::Paused)), "{refused:?}");
+    assert_eq!((service.state(), service.n_open()), (State::Unloaded, 0));
+    service.resume();
+    changing.check_answer();
+    let stats = service.stats();
+    assert_eq!((stats.n_loads, stats.n_unloads), (3, 2));
+    service.unload();
+    service.stop();
+    assert_eq!(service.state(), State::Closed);
 }
