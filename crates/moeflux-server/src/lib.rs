@@ -15,6 +15,7 @@
 //! openapi      the description of the interface
 //! http/        the server
 //!   config       settings
+//!   manager      what a program does with its models for the page
 //!   sockets/     listen; slots for connections; half_close: clients that close their side;
 //!                stall: clients that read too slowly
 //!   reply        responses, and refusals in each dialect
@@ -28,9 +29,9 @@
 //!     run          events of jobs to events of answers
 //!     deliver      the response, keep-alives, and the end
 //!     generate     all of these, for each dialect
-//!   routes/      the table of paths; page: its files; guard: who is admitted; plain: requests
-//!                without an engine; machine: its state, again and again; suggestion: paths that
-//!                do not exist
+//!   routes/      the table of paths; page: its files; rights: who may manage models; guard: who
+//!                is admitted; plain: requests without an engine; machine: its state, again and
+//!                again; manage: models; suggestion: paths that do not exist
 //!   connections  accepts, counts and ends them
 //! ```
 #![forbid(unsafe_code)]

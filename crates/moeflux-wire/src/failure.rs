@@ -19,6 +19,8 @@ pub struct Failure {
     pub message: String,
     /// The path of the refused field.
     pub field: Option<String>,
+    /// What programs distinguish it by, if the kind says too little.
+    pub code: Option<&'static str>,
 }
 
 /// The kind of a failure, which determines its status and type.
@@ -43,6 +45,8 @@ pub enum FailureKind {
     TooLarge,
     /// The content type of the body is not JSON.
     MediaType,
+    /// The request does not fit the present state, such as a task that runs.
+    Conflict,
     /// Too many requests are waiting.
     TooMany,
     /// The engine failed.
@@ -53,7 +57,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// All kinds.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Invalid,
         Self::ContextLength,
         Self::Threads,
@@ -63,6 +67,7 @@ impl FailureKind {
         Self::MethodNotAllowed,
         Self::TooLarge,
         Self::MediaType,
+        Self::Conflict,
         Self::TooMany,
         Self::Internal,
         Self::Unavailable,
@@ -81,6 +86,7 @@ impl FailureKind {
             Self::MethodNotAllowed => "method",
             Self::TooLarge => "too_large",
             Self::MediaType => "media_type",
+            Self::Conflict => "conflict",
             Self::TooMany => "too_many",
             Self::Internal => "internal",
             Self::Unavailable => "unavailable",
@@ -104,6 +110,7 @@ impl FailureKind {
             Self::MethodNotAllowed => 405,
             Self::TooLarge => 413,
             Self::MediaType => 415,
+            Self::Conflict => 409,
             Self::TooMany => 429,
             Self::Internal => 500,
             Self::Unavailable => 503,
@@ -148,7 +155,7 @@ impl Failure {
     /// Creates a failure without a field.
     #[must_use]
     pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), field: None }
+        Self { kind, message: message.into(), field: None, code: None }
     }
 
     /// Creates a failure for a refused field.
@@ -156,7 +163,7 @@ impl Failure {
     pub fn invalid(path: &str, problem: impl fmt::Display) -> Self {
         let path = one_line(path.chars().take(PATH_CHARACTERS_MAX));
         let message = one_line(format!("`{path}`: {problem}").chars());
-        Self { kind: FailureKind::Invalid, message, field: Some(path) }
+        Self { field: Some(path), ..Self::new(FailureKind::Invalid, message) }
     }
 
     /// Creates a failure for a prompt and an answer that do not fit into the context. Clients look
@@ -190,7 +197,7 @@ impl Failure {
             "message": self.message,
             "type": self.kind.openai_type(),
             "param": self.field,
-            "code": self.kind.openai_code(),
+            "code": self.code.or(self.kind.openai_code()),
         });
         json!({"error": error})
     }

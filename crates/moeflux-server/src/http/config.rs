@@ -33,6 +33,8 @@ pub struct ServerConfig {
     pub allowed_origins: Vec<String>,
     /// Advice for refused clients on how to be admitted.
     pub ways_in: WaysIn,
+    /// Which clients may manage models, if the server has a manager.
+    pub manage: ManageAccess,
     /// Whether to refuse requests that name another model.
     pub strict_model: bool,
     /// Whether to log prompts.
@@ -62,6 +64,7 @@ impl Default for ServerConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             ways_in: WaysIn::default(),
+            manage: ManageAccess::Local,
             strict_model: false,
             log_prompts: false,
             request_memory_bytes: 1 << 30,
@@ -81,12 +84,29 @@ pub struct WaysIn {
     pub host: &'static str,
     /// For a page of an origin that is not allowed.
     pub origin: &'static str,
+    /// For a client that may not manage models.
+    pub manage: &'static str,
 }
 
 impl Default for WaysIn {
     fn default() -> Self {
-        Self { host: "allow it by its name", origin: "allow the origin by its name" }
+        Self {
+            host: "allow it by its name",
+            origin: "allow the origin by its name",
+            manage: "allow it for marked keys",
+        }
     }
+}
+
+/// Which clients may manage models: download, load and remove them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ManageAccess {
+    /// Those of this machine, if the server has no keys, listens on loopback addresses and Unix
+    /// sockets only, and allows no other hosts and origins; no client otherwise.
+    #[default]
+    Local,
+    /// Those with a key that is marked for it.
+    MarkedKeys,
 }
 
 /// Which clients share computed prompts and sampled answers.
@@ -191,14 +211,24 @@ pub struct MeasuredRates {
     pub memory_bytes_per_s: Option<f64>,
 }
 
+/// The word after a key whose clients may manage models.
+const MANAGE_MARK: &str = "manage";
+
 /// Keys that identify clients.
 #[derive(Clone, Default)]
 pub struct ApiKeys {
-    keys: Vec<String>,
+    keys: Vec<ApiKey>,
+}
+
+#[derive(Clone)]
+struct ApiKey {
+    text: String,
+    may_manage: bool,
 }
 
 impl ApiKeys {
-    /// Parses keys, one per line. Skips blank lines and those that begin with `#`.
+    /// Parses keys, one per line. After a blank, `manage` marks a key whose clients may manage
+    /// models. Skips blank lines and those that begin with `#`.
     ///
     /// # Errors
     /// [`Error::Input`] if a line is no key, with the line's number, or if there are too many keys.
@@ -209,14 +239,17 @@ impl ApiKeys {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            if line.len() > KEY_BYTES_MAX || !line.bytes().all(|it| it.is_ascii_graphic()) {
+            let (key, mark) = line.split_once([' ', '\t']).unwrap_or((line, ""));
+            let may_manage = mark.trim() == MANAGE_MARK;
+            let is_key = key.len() <= KEY_BYTES_MAX && key.bytes().all(|it| it.is_ascii_graphic());
+            if !is_key || !may_manage && !mark.is_empty() {
                 return Err(Error::Input(format!(
                     "line {} is not an API key: a key has at most {KEY_BYTES_MAX} visible ASCII \
-                     characters",
+                     characters, and only the word `{MANAGE_MARK}` may follow it",
                     line_idx + 1
                 )));
             }
-            keys.push(line.to_owned());
+            keys.push(ApiKey { text: key.to_owned(), may_manage });
         }
         if keys.len() > N_KEYS_MAX {
             let n_keys = keys.len();
@@ -244,11 +277,23 @@ impl ApiKeys {
     pub(crate) fn find(&self, given: &str) -> Option<usize> {
         let mut found = None;
         for (key_idx, key) in self.keys.iter().enumerate() {
-            if are_same(key.as_bytes(), given.as_bytes()) {
+            if are_same(key.text.as_bytes(), given.as_bytes()) {
                 found = found.or(Some(key_idx));
             }
         }
         found
+    }
+
+    /// Whether clients with this key may manage models.
+    #[must_use]
+    pub(crate) fn may_manage(&self, key_idx: usize) -> bool {
+        self.keys.get(key_idx).is_some_and(|key| key.may_manage)
+    }
+
+    /// Whether a key is marked for managing models.
+    #[must_use]
+    pub fn has_manager(&self) -> bool {
+        self.keys.iter().any(|key| key.may_manage)
     }
 }
 
@@ -258,7 +303,8 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-fn are_same(key: &[u8], given: &[u8]) -> bool {
+/// Compares in a time that does not depend on how much is right.
+pub(crate) fn are_same(key: &[u8], given: &[u8]) -> bool {
     let mut difference = u8::from(key.len() != given.len());
     for (idx, byte) in given.iter().enumerate() {
         difference |= std::hint::black_box(byte ^ key[idx % key.len()]);
@@ -272,8 +318,11 @@ mod tests {
 
     #[test]
     fn keys_are_lines() {
-        let keys = ApiKeys::from_lines("# for tests\n\n sk-1 \r\nsk-22\n").unwrap();
-        assert_eq!(keys.keys, ["sk-1", "sk-22"]);
+        let keys = ApiKeys::from_lines("# for tests\n\n sk-1 \r\nsk-22\t manage\n").unwrap();
+        let parsed: Vec<_> = keys.keys.iter().map(|key| (&*key.text, key.may_manage)).collect();
+        assert_eq!(parsed, [("sk-1", false), ("sk-22", true)]);
+        assert_eq!([0, 1, 2].map(|key_idx| keys.may_manage(key_idx)), [false, true, false]);
+        assert!(keys.has_manager() && !ApiKeys::from_lines("manage").unwrap().has_manager());
         assert_eq!(format!("{keys:?}"), "ApiKeys(2 keys)");
         assert_eq!([keys.find("sk-1"), keys.find("sk-22")], [Some(0), Some(1)]);
         for wrong in ["", "s", "sk-2", "sk-11", "sk-1sk-1", "sk-222", "SK-1"] {
@@ -285,7 +334,10 @@ mod tests {
     #[test]
     fn invalid_keys_are_refused_by_their_line() {
         let problem = |text: &str| ApiKeys::from_lines(text).unwrap_err().to_string();
-        assert!(problem("a\nb c").starts_with("line 2 is not an API key: "));
+        for line in ["b c", "b manage c", "b managed", "b MANAGE"] {
+            let found = problem(&format!("a\n{line}"));
+            assert!(found.starts_with("line 2 is not an API key: "), "{found}");
+        }
         assert!(problem("k\u{e9}y").starts_with("line 1 is not an API key: "));
         assert!(problem(&"k".repeat(KEY_BYTES_MAX + 1)).starts_with("line 1 is not an API key: "));
         assert!(ApiKeys::from_lines(&"k".repeat(KEY_BYTES_MAX)).is_ok());

@@ -5,6 +5,7 @@
 //! that it holds.
 
 mod config;
+mod manager;
 mod sockets;
 mod reply;
 mod memory;
@@ -22,13 +23,18 @@ use moeflux::{Error, Result};
 use tokio::sync::watch;
 
 pub use crate::http::config::{
-    ApiKeys, CacheScope, ConnectionLimits, MeasuredRates, ModelInfo, Served, ServerConfig,
-    Timeouts, WaysIn,
+    ApiKeys, CacheScope, ConnectionLimits, ManageAccess, MeasuredRates, ModelInfo, Served,
+    ServerConfig, Timeouts, WaysIn,
+};
+pub use crate::http::manager::{
+    CatalogueModel, MachineFit, ManageRefusal, ManageResult, ModelCatalogue, ModelManager,
+    ModelOffer, ModelPlace, RefusalReason, TaskKind, TaskState, TaskStatus,
 };
 use crate::http::shared::{CurrentModel, ModelState, ServerState};
 use crate::http::sockets::listen::Listeners;
 
-/// Upper bound on the threads that parse and tokenise: the engine needs the others.
+/// Upper bound on the threads that parse and tokenise: the engine needs the others. One more waits
+/// for the manager of models.
 const N_TEXT_THREADS_MAX: usize = 4;
 
 /// A server that already listens.
@@ -38,6 +44,7 @@ pub struct Server {
     listeners: Listeners,
     stop: watch::Sender<StopSignal>,
     models: Models,
+    manager: Option<Arc<dyn ModelManager>>,
 }
 
 impl Server {
@@ -52,7 +59,14 @@ impl Server {
             listeners,
             stop: watch::Sender::new(StopSignal::Running),
             models: Models::default(),
+            manager: None,
         })
+    }
+
+    /// Lets clients that may do so list, download, load and remove models.
+    #[must_use]
+    pub fn with_manager(self, manager: Arc<dyn ModelManager>) -> Self {
+        Self { manager: Some(manager), ..self }
     }
 
     /// Returns the addresses that it listens on, with the actual ports.
@@ -78,14 +92,14 @@ impl Server {
     /// # Errors
     /// An unusable chat template, or an error of the system's sockets.
     pub fn run(self, served: Served) -> Result<()> {
-        let server = ServerState::new(self.config, self.stop.subscribe());
+        let server = ServerState::new(self.config, self.manager, self.stop.subscribe());
         let state = ModelState::new(Arc::new(server), served)?;
         let current = CurrentModel::new(state);
         // It is set once, because a server runs once.
         self.models.0.get_or_init(|| current.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .max_blocking_threads(N_TEXT_THREADS_MAX)
+            .max_blocking_threads(N_TEXT_THREADS_MAX + 1)
             .thread_name("moeflux-text")
             .build();
         let failed = |error| Error::Machine(format!("cannot serve: {error}"));
@@ -150,8 +164,8 @@ impl Models {
         }
     }
 
-    /// Answers with another model from now on. Requests that began earlier keep their model, which
-    /// is freed with the last of them.
+    /// Answers with another model from now on, which may still be loading. Requests that began
+    /// earlier keep their model, which is freed with the last of them.
     ///
     /// # Errors
     ///

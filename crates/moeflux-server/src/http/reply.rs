@@ -68,6 +68,11 @@ impl From<Refusal> for Problem {
             Refusal::TooLong { n_prompt_tokens, n_answer_tokens, n_context } => {
                 Failure::too_long(n_prompt_tokens, n_answer_tokens, n_context).into()
             }
+            Refusal::Paused => {
+                let message = "another model is being loaded: send the request again";
+                let failure = Failure::new(FailureKind::Unavailable, message);
+                Self { failure, retry_after: Some(Duration::from_secs(1)) }
+            }
             Refusal::Invalid(error) => failure_of(&error).into(),
             _ => closed().into(),
         }

@@ -15,7 +15,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::http::StopSignal;
-use crate::http::config::{CacheScope, Served, ServerConfig};
+use crate::http::config::{CacheScope, Served, ServerConfig, are_same};
+use crate::http::manager::ModelManager;
 use crate::http::memory::pools::RequestMemory;
 use crate::http::sockets::slots::ConnectionSlots;
 use crate::metrics::RefusalCounts;
@@ -23,6 +24,9 @@ use moeflux_wire::{Failure, FailureKind, ResponseHead};
 
 /// Upper bound on clients that watch the machine: each costs some of an answer's rate.
 pub(crate) const N_LISTENERS_MAX: usize = 16;
+
+/// Keeps the token of a start apart from all other numbers that are drawn.
+const START_SEED: &str = "start";
 
 /// The state of a server: what all requests share, whichever model answers them.
 #[derive(Debug)]
@@ -33,6 +37,11 @@ pub(crate) struct ServerState {
     pub(crate) memory: RequestMemory,
     /// Places for clients that watch the machine.
     pub(crate) listeners: Arc<Semaphore>,
+    pub(crate) manager: Option<Arc<dyn ModelManager>>,
+    /// The turn of a request to the manager that may wait.
+    pub(crate) managing: Arc<Semaphore>,
+    /// The token of this start: a page that knows it was served by this process.
+    start: String,
     pub(crate) stop: watch::Receiver<StopSignal>,
     pub(crate) began: Instant,
     noted: Mutex<BTreeSet<&'static str>>,
@@ -73,19 +82,38 @@ impl CurrentModel {
 }
 
 impl ServerState {
-    pub(crate) fn new(config: ServerConfig, stop: watch::Receiver<StopSignal>) -> Self {
+    pub(crate) fn new(
+        config: ServerConfig,
+        manager: Option<Arc<dyn ModelManager>>,
+        stop: watch::Receiver<StopSignal>,
+    ) -> Self {
+        let random = RandomState::new();
+        let [high, low] = [0_u8, 1].map(|half| random.hash_one((half, START_SEED)));
         Self {
             slots: ConnectionSlots::new(config.connection_limits),
             refusals: RefusalCounts::default(),
             memory: RequestMemory::new(config.request_memory_bytes),
             listeners: Arc::new(Semaphore::new(N_LISTENERS_MAX)),
+            manager,
+            managing: Arc::new(Semaphore::new(1)),
+            start: format!("{high:016x}{low:016x}"),
             stop,
             began: Instant::now(),
             noted: Mutex::default(),
-            random: RandomState::new(),
+            random,
             n_drawn: AtomicU64::new(0),
             config,
         }
+    }
+
+    /// Returns the token of this start for the page, if the server has a manager.
+    pub(crate) fn start_of_page(&self) -> Option<&str> {
+        self.manager.is_some().then_some(&*self.start)
+    }
+
+    /// Whether this is the token of this start.
+    pub(crate) fn is_start(&self, given: &[u8]) -> bool {
+        are_same(self.start.as_bytes(), given)
     }
 
     /// Returns a random number. It is unpredictable without the process's random key.

@@ -22,3 +22,4 @@ mod ends;
 mod models;
 mod log;
 mod machine;
+mod manage;

@@ -13,7 +13,7 @@ use moeflux::provider::model::Model;
 use moeflux::{Engine, Error, ModelText};
 use moeflux_schedule::{Options, Service, State, Stats};
 use moeflux_server::http::{
-    MeasuredRates, ModelInfo, Models, Served, Server, ServerConfig, Stopper,
+    MeasuredRates, ModelInfo, ModelManager, Models, Served, Server, ServerConfig, Stopper,
 };
 use serde_json::{Map, Value as Json, json};
 
@@ -33,6 +33,7 @@ pub(crate) struct Wanted {
     pub(crate) n_slots: Option<usize>,
     /// What was measured of the machine.
     pub(crate) measured: Option<MeasuredRates>,
+    pub(crate) manager: Option<Arc<dyn ModelManager>>,
 }
 
 impl Default for Wanted {
@@ -46,6 +47,7 @@ impl Default for Wanted {
             is_held: false,
             n_slots: None,
             measured: None,
+            manager: None,
         }
     }
 }
@@ -98,14 +100,17 @@ impl Running {
     pub(crate) fn with(change: impl FnOnce(&mut Wanted)) -> Self {
         let mut wanted = Wanted::default();
         change(&mut wanted);
-        let Wanted { config, options, name, is_held, n_slots, measured } = wanted;
+        let Wanted { config, options, name, is_held, n_slots, measured, manager } = wanted;
         let text = Arc::new(ModelText::open(&folder(), 8_192).unwrap());
         let (opener, wait) = channel();
         let context = options.context;
         let open = Box::new(move || open(is_held.then_some(&wait), context, n_slots));
         let service = Service::start(open, Arc::clone(&text), options).unwrap();
         let service = Arc::new(service);
-        let server = Server::bind(config).unwrap();
+        let mut server = Server::bind(config).unwrap();
+        if let Some(manager) = manager {
+            server = server.with_manager(manager);
+        }
         let models = server.models();
         let address = server.addresses().next().unwrap_or(([127, 0, 0, 1], 0).into());
         let stopper = server.stopper();

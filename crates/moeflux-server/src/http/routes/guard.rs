@@ -18,6 +18,7 @@ use crate::http::body;
 use crate::http::config::CacheScope;
 use crate::http::reply::{self, ANTHROPIC_REQUEST_ID, Family, REQUEST_ID, Refused, RequestId};
 use crate::http::routes::page;
+use crate::http::routes::rights::ManageRight;
 use crate::http::shared::ServerState;
 use crate::http::sockets::listen::is_loopback;
 use crate::http::sockets::slots::StageReporter;
@@ -74,7 +75,7 @@ pub(crate) async fn guard(
                 body::discard(request).await;
                 reply::refusal(family, &id, &failure.into())
             }
-            Ok(owner) => {
+            Ok(AdmittedClient { owner, right }) => {
                 // A client does not have to show a key for these.
                 let is_open = request.uri().path() == OPEN_PATH || page::is_requested(&request);
                 if !is_open
@@ -85,6 +86,7 @@ pub(crate) async fn guard(
                 request.extensions_mut().insert(family);
                 request.extensions_mut().insert(id.clone());
                 request.extensions_mut().insert(owner);
+                request.extensions_mut().insert(right);
                 next.run(request).await
             }
         }
@@ -113,9 +115,15 @@ pub(crate) async fn guard(
     response
 }
 
+/// A client whose request is admitted.
+struct AdmittedClient {
+    owner: Owner,
+    right: ManageRight,
+}
+
 impl Guard {
-    /// Returns the owner of a request if it is admitted.
-    fn admit(&self, request: &Request<Body>, is_listed: bool) -> Result<Owner, Failure> {
+    /// Returns the client of a request if it is admitted.
+    fn admit(&self, request: &Request<Body>, is_listed: bool) -> Result<AdmittedClient, Failure> {
         let headers = request.headers();
         if headers.get_all(header::HOST).iter().nth(1).is_some() {
             // A proxy in front of this server may act on another one of them.
@@ -128,21 +136,26 @@ impl Guard {
             self.check_host(host.as_deref(), address)?;
         }
         let config = &self.server.config;
+        let client = |owner, key_idx| {
+            let right = ManageRight::new(config, headers, key_idx);
+            AdmittedClient { owner, right }
+        };
         if config.keys.is_empty() || page::is_requested(request) {
             // For anything else, a page would have to know a key.
             if !is_listed {
                 check_origin(headers, host.as_deref(), config.ways_in.origin)?;
             }
-            return Ok(Owner::default());
+            return Ok(client(Owner::default(), None));
         }
         if let Some(key_idx) = keys_of(headers).find_map(|it| config.keys.find(it)) {
-            return Ok(match config.cache {
+            let owner = match config.cache {
                 CacheScope::PerKey => Owner(key_idx),
                 CacheScope::Shared => Owner::default(),
-            });
+            };
+            return Ok(client(owner, Some(key_idx)));
         }
         if request.uri().path() == OPEN_PATH {
-            return Ok(Owner::default());
+            return Ok(client(Owner::default(), None));
         }
         let problem = "the API key is missing or wrong: send it as `authorization: Bearer KEY`";
         Err(Failure::new(FailureKind::Unauthorized, problem))

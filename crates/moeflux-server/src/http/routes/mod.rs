@@ -3,9 +3,11 @@
 //! **Invariant:** every failure has the format of its dialect.
 
 mod page;
+mod rights;
 pub(crate) mod guard;
 mod plain;
 mod machine;
+mod manage;
 mod suggestion;
 
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use crate::http::answers::generate::{self, Dialect};
 use crate::http::body;
 use crate::http::reply::{self, Family, Problem, RequestId};
 use crate::http::routes::guard::{Entrance, Guard, HasLogLine, OPEN_PATH};
+use crate::http::routes::manage::ManageRequest;
 use crate::http::routes::page::INDEX_PATH;
 use crate::http::routes::plain::Question;
 use crate::http::routes::suggestion::suggested_path;
@@ -39,6 +42,7 @@ enum Operation {
     Props,
     Machine,
     Experts,
+    Manage(ManageRequest),
     Document,
     Index,
     PageFile,
@@ -46,13 +50,17 @@ enum Operation {
 
 impl Operation {
     fn method(self) -> Method {
-        if matches!(self, Self::Answer(_) | Self::Ask(_)) { Method::POST } else { Method::GET }
+        match self {
+            Self::Answer(_) | Self::Ask(_) => Method::POST,
+            Self::Manage(asked) if !asked.is_reading() => Method::POST,
+            _ => Method::GET,
+        }
     }
 }
 
 /// Paths in the notation of `OpenAPI`. The name of a model may contain slashes, and so may the path
 /// of a file.
-const ROUTES: [(&str, Operation); 19] = [
+const ROUTES: [(&str, Operation); 26] = [
     ("/v1/chat/completions", Operation::Answer(Dialect::Chat)),
     ("/v1/completions", Operation::Answer(Dialect::Completions)),
     ("/v1/responses", Operation::Answer(Dialect::Responses)),
@@ -69,6 +77,13 @@ const ROUTES: [(&str, Operation); 19] = [
     ("/props", Operation::Props),
     ("/moeflux/machine", Operation::Machine),
     ("/moeflux/experts", Operation::Experts),
+    ("/moeflux/models", Operation::Manage(ManageRequest::Catalogue)),
+    ("/moeflux/task", Operation::Manage(ManageRequest::Task)),
+    ("/moeflux/offer", Operation::Manage(ManageRequest::Offer)),
+    ("/moeflux/pull", Operation::Manage(ManageRequest::Pull)),
+    ("/moeflux/load", Operation::Manage(ManageRequest::Load)),
+    ("/moeflux/remove", Operation::Manage(ManageRequest::Remove)),
+    ("/moeflux/cancel", Operation::Manage(ManageRequest::Cancel)),
     ("/openapi.json", Operation::Document),
     (INDEX_PATH, Operation::Index),
     ("/page/{path}", Operation::PageFile),
@@ -127,8 +142,11 @@ async fn serve(
         Operation::Props => Ok(plain::props(&state)),
         Operation::Machine => machine::watch(current, &request),
         Operation::Experts => machine::experts(&state).await,
+        Operation::Manage(asked) => manage::serve(&state.server, asked, request).await,
         Operation::Document => Ok(plain::document()),
-        Operation::Index if page::is_requested(&request) => Ok(page::index(request.headers())),
+        Operation::Index if page::is_requested(&request) => {
+            Ok(page::index(request.headers(), state.server.start_of_page()))
+        }
         Operation::Index => Ok(plain::index(&state)),
         Operation::PageFile => {
             page::asset(request.uri().path(), request.headers()).map_err(Problem::from)

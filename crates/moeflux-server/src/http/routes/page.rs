@@ -19,6 +19,9 @@ const FOLDER: &str = "/page/";
 /// The file that is the page itself.
 const INDEX_FILE: &str = "index.html";
 
+/// The part of the page that receives the token of a start.
+const START_FIELD: &str = "<meta name=\"moeflux-start\" content=\"\">";
+
 /// Headers of every response at a path of the page. Nothing from another host is loaded, no text
 /// becomes markup that runs, and no other page may frame this one. Browsers ask each time whether a
 /// file has changed, because a new version of the program may serve it.
@@ -63,10 +66,22 @@ fn takes_html(headers: &HeaderMap) -> bool {
     kinds.any(|kind| kind.trim().eq_ignore_ascii_case("text/html"))
 }
 
-/// Returns the page itself.
-pub(crate) fn index(headers: &HeaderMap) -> Response<Body> {
+/// Returns the page itself, with the token of this start if there is one.
+pub(crate) fn index(headers: &HeaderMap, start: Option<&str>) -> Response<Body> {
     let index = file(INDEX_FILE).expect("the page has an index");
-    response(index, headers)
+    let Some(start) = start else { return response(index, headers) };
+    let page = std::str::from_utf8(index.bytes).expect("a page is text");
+    let filled = START_FIELD.replace("\"\"", &format!("\"{start}\""));
+    // The page of an earlier start has another token.
+    let etag = format!("{}-{start}\"", index.etag.trim_end_matches('"'));
+    let mut response = if has_same(headers, &etag) {
+        not_modified()
+    } else {
+        reply::text(index.media_type, page.replace(START_FIELD, &filled))
+    };
+    let etag = HeaderValue::from_str(&etag).expect("a hash and a token are visible characters");
+    response.headers_mut().insert(header::ETAG, etag);
+    response
 }
 
 /// Returns the file at the path of a request.
@@ -83,13 +98,17 @@ fn file(path: &str) -> Option<&'static PageFile> {
 
 fn response(file: &PageFile, headers: &HeaderMap) -> Response<Body> {
     let mut response = if has_same(headers, file.etag) {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NOT_MODIFIED;
-        response
+        not_modified()
     } else {
         reply::text(file.media_type, file.bytes)
     };
     response.headers_mut().insert(header::ETAG, HeaderValue::from_static(file.etag));
+    response
+}
+
+fn not_modified() -> Response<Body> {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NOT_MODIFIED;
     response
 }
 
@@ -131,7 +150,8 @@ mod tests {
             let tag = known.etag.trim_matches('"');
             assert!(tag.len() == 16 && tag.bytes().all(|it| it.is_ascii_hexdigit()), "{tag}");
         }
-        assert!(file(INDEX_FILE).is_some() && file("no.js").is_none());
+        let index = std::str::from_utf8(file(INDEX_FILE).unwrap().bytes).unwrap();
+        assert!(index.contains(START_FIELD) && file("no.js").is_none());
     }
 
     #[test]
