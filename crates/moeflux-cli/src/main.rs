@@ -59,7 +59,7 @@ enum CliCommand {
     /// Chat with a model in the terminal; answers appear as they are computed
     Chat(chat::ChatArgs),
     /// Serve a model over HTTP, to clients of the OpenAI and Anthropic APIs
-    Serve(serve::ServeArgs),
+    Serve(serve::args::ServeArgs),
     /// Download a model from the Hugging Face hub to the cache shared with other tools
     Pull(pull::PullArgs),
     /// List the models in the cache of the Hugging Face hub

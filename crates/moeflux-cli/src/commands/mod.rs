@@ -1,9 +1,8 @@
 //! One module per subcommand: its options and its implementation.
 //!
 //! **Invariant:** a command names another only to do part of its work: `doctor` uses `synth` and
-//! `plan`, and `pull` uses `plan`.
+//! `plan`, `pull` uses `plan`, and `serve` uses `plan` and `pull`.
 
-pub(crate) mod serve;
 pub(crate) mod generate;
 pub(crate) mod chat;
 pub(crate) mod logits;
@@ -19,4 +18,5 @@ pub(crate) mod verify;
 pub(crate) mod pull;
 pub(crate) mod list;
 pub(crate) mod rm;
+pub(crate) mod serve;
 pub(crate) mod completions;

@@ -12,6 +12,7 @@ pub(crate) mod device;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use moeflux::provider::budget::UNSAID_BYTES;
@@ -208,11 +209,23 @@ pub(crate) fn load_traced(
     Ok(engine)
 }
 
+/// Follows the loading of a model, and may end it.
+pub(crate) trait LoadWatcher {
+    /// Receives the bytes that were read, and those that will be in total.
+    fn on_progress(&self, done_bytes: u64, total_bytes: u64) -> ControlFlow<()>;
+}
+
+impl LoadWatcher for Interrupt {
+    fn on_progress(&self, _: u64, _: u64) -> ControlFlow<()> {
+        self.poll()
+    }
+}
+
 /// Returns a function that loads a model whenever a service requests it; the first time, it uses
 /// the headers already read.
 pub(crate) fn loader(
     model: Model,
-    load: impl Fn(Model) -> Result<Engine> + Send + 'static,
+    mut load: impl FnMut(Model) -> Result<Engine> + Send + 'static,
 ) -> Box<dyn FnMut() -> Result<Engine> + Send> {
     let path = model.path().to_owned();
     let mut first = Some(model);
@@ -252,7 +265,7 @@ pub(crate) fn load_on(
     backend: BackendName,
     (model, reservation): (Model, MemoryReservation),
     args: &ModelArgs,
-    interrupt: &Interrupt,
+    watcher: &dyn LoadWatcher,
 ) -> Result<Engine> {
     let backend = match (&args.group, backend) {
         (Some(_), BackendName::Auto) => BackendName::Cpu,
@@ -272,12 +285,12 @@ pub(crate) fn load_on(
     }
     let may_fall_back = config.device.is_some() && backend == BackendName::Auto;
     let spare = may_fall_back.then(|| model.clone());
-    let loaded = match (load_with_bar(model, &config, interrupt), spare) {
+    let loaded = match (load_with_bar(model, &config, watcher), spare) {
         (Err(error), Some(model)) if device::falls_back(&error) => {
             device::note_fallback(&error);
             config.device = None;
             config.streaming.context = reservation.at_first;
-            load_with_bar(model, &config, interrupt)
+            load_with_bar(model, &config, watcher)
         }
         (loaded, _) => loaded,
     };
@@ -323,12 +336,12 @@ fn config(
     })
 }
 
-fn load_with_bar(model: Model, config: &EngineConfig, interrupt: &Interrupt) -> Result<Engine> {
+fn load_with_bar(model: Model, config: &EngineConfig, watcher: &dyn LoadWatcher) -> Result<Engine> {
     let mut bar = None;
     Engine::load(model, config, &mut |progress| {
         let bar = bar.get_or_insert_with(|| Bar::bytes("loading", progress.total_bytes));
         bar.set(progress.done_bytes);
-        interrupt.poll()
+        watcher.on_progress(progress.done_bytes, progress.total_bytes)
     })
 }
 

@@ -28,17 +28,21 @@ struct PlanRow {
     expected: RowForecast,
 }
 
+/// What to expect of a model on a machine. Pairs are the low and the high end.
 #[derive(Debug)]
-enum RowForecast {
+pub(crate) enum RowForecast {
     /// It needs this much memory.
-    TooLarge {
-        least_bytes: u64,
-        of: &'static str,
-    },
+    TooLarge { least_bytes: u64, of: &'static str },
+    /// It runs.
     Runs {
+        /// The share of experts in memory or on the card.
         share: f64,
+        /// Bytes that a token of an answer reads from the drive.
+        drive_bytes: (f64, f64),
+        /// Tokens per second.
         answer: (f64, f64),
         prompt: (f64, f64),
+        /// What limits answers.
         bound: &'static str,
         json: Value,
     },
@@ -137,22 +141,7 @@ fn row(
     context: u64,
 ) -> CommandResult<PlanRow> {
     let planned = &planned.divided(machine.cluster.as_ref())?;
-    let context = context.min(planned.needs.context_max);
-    let query = PlanQuery { planned, machine, context, routes: &RoutingSource::Unknown };
-    let requested = machine.card.as_ref().filter(|card| card.is_requested);
-    let lacks = requested.is_some_and(|it| {
-        planned.needs.check_gpu_memory(it.resources.room_bytes, &it.allowed_by()).is_err()
-    });
-    let expected = match query.report() {
-        _ if lacks => {
-            RowForecast::TooLarge { least_bytes: planned.needs.resident_bytes, of: "GPU memory" }
-        }
-        Ok(report) => runs(&report),
-        Err(Error::NoRoom { needed_bytes, .. }) => {
-            RowForecast::TooLarge { least_bytes: needed_bytes, of: "memory" }
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let expected = RowForecast::new(planned, machine, context)?;
     Ok(PlanRow {
         name: known.name,
         size: known.size,
@@ -162,16 +151,48 @@ fn row(
     })
 }
 
-fn runs(report: &PlanReport<'_>) -> RowForecast {
-    let forecast = &report.forecast;
-    let n_experts = report.query.planned.needs.n_experts();
-    let placement = &forecast.placement;
-    let prompt = forecast.prompts.iter().find(|it| it.n_tokens == PROMPT_TOKENS);
-    RowForecast::Runs {
-        share: float(placement.on_card + placement.in_memory) / float(n_experts.max(1)),
-        answer: (forecast.answer.low.tokens_per_s, forecast.answer.high.tokens_per_s),
-        prompt: prompt.map_or((0.0, 0.0), |it| (it.low, it.high)),
-        bound: forecast.answer.low.bound.name(),
-        json: forecast_json(forecast, n_experts),
+impl RowForecast {
+    /// Forecasts a session of at most `context` tokens.
+    ///
+    /// # Errors
+    ///
+    /// Those of a plan, but for too little memory.
+    pub(crate) fn new(
+        planned: &PlannedModel,
+        machine: &PlanMachine,
+        context: u64,
+    ) -> CommandResult<Self> {
+        let context = context.min(planned.needs.context_max);
+        let query = PlanQuery { planned, machine, context, routes: &RoutingSource::Unknown };
+        let requested = machine.card.as_ref().filter(|card| card.is_requested);
+        let lacks = requested.is_some_and(|it| {
+            planned.needs.check_gpu_memory(it.resources.room_bytes, &it.allowed_by()).is_err()
+        });
+        Ok(match query.report() {
+            _ if lacks => {
+                Self::TooLarge { least_bytes: planned.needs.resident_bytes, of: "GPU memory" }
+            }
+            Ok(report) => Self::runs(&report),
+            Err(Error::NoRoom { needed_bytes, .. }) => {
+                Self::TooLarge { least_bytes: needed_bytes, of: "memory" }
+            }
+            Err(error) => return Err(error.into()),
+        })
+    }
+
+    fn runs(report: &PlanReport<'_>) -> Self {
+        let forecast = &report.forecast;
+        let n_experts = report.query.planned.needs.n_experts();
+        let placement = &forecast.placement;
+        let prompt = forecast.prompts.iter().find(|it| it.n_tokens == PROMPT_TOKENS);
+        let (low, high) = (&forecast.answer.low, &forecast.answer.high);
+        Self::Runs {
+            share: float(placement.on_card + placement.in_memory) / float(n_experts.max(1)),
+            drive_bytes: (high.drive_bytes_per_token, low.drive_bytes_per_token),
+            answer: (low.tokens_per_s, high.tokens_per_s),
+            prompt: prompt.map_or((0.0, 0.0), |it| (it.low, it.high)),
+            bound: low.bound.name(),
+            json: forecast_json(forecast, n_experts),
+        }
     }
 }

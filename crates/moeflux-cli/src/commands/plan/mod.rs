@@ -10,14 +10,13 @@ pub(crate) mod forecast;
 pub(crate) mod machine;
 pub(crate) mod report;
 pub(crate) mod advice;
-mod list;
+pub(crate) mod list;
 pub(crate) mod text;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use moeflux::provider::model::Headers;
 use moeflux::provider::weights::SyntheticKind;
 use moeflux::{ByteCount, Error, Model};
 
@@ -272,8 +271,8 @@ fn open(path: &Path, args: &PlanArgs) -> CommandResult<PlannedModel> {
             path.display(),
         )));
     }
-    let (blueprint, _) = Model::open(path)?.into_parts();
-    Ok(PlannedModel::new(hub::name_of(path), blueprint, None))
+    let planned = PlannedModel::of_model(Model::open(path)?);
+    Ok(PlannedModel { name: hub::name_of(path), ..planned })
 }
 
 fn of_known(known: &KnownModel, args: &PlanArgs) -> CommandResult<PlannedModel> {

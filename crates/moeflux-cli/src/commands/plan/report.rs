@@ -3,9 +3,10 @@
 //! **Invariant:** names include their units, also in the JSON: scripts rely on them.
 
 use moeflux::provider::blueprint::Blueprint;
+use moeflux::provider::model::Headers;
 use moeflux::provider::spec::NativeFormat;
 use moeflux::provider::weights::{Shares, SyntheticKind};
-use moeflux::{ByteCount, Error};
+use moeflux::{ByteCount, Error, Model};
 use serde_json::{Value, json};
 
 use super::forecast::{
@@ -15,6 +16,7 @@ use super::machine::{Figure, PlanMachine};
 use super::resources::Resources;
 use super::routing::RoutingSource;
 use crate::failure::{CommandFailure, CommandResult};
+use crate::model::hub;
 use crate::model::needs::{KV_KIND, Needs, float};
 use crate::system::network::Cluster;
 
@@ -45,6 +47,17 @@ impl PlannedModel {
         let needs = Needs::new(&blueprint);
         let weights_bytes = needs.resident_bytes + needs.experts_bytes();
         Self { name, blueprint, needs, kind, weights_bytes }
+    }
+
+    /// Describes a model that is here.
+    pub(crate) fn of_model(model: Model) -> Self {
+        let name = hub::name_of(model.path());
+        Self::new(name, model.into_parts().0, None)
+    }
+
+    /// Names the format that holds most of the weights.
+    pub(crate) fn main_kind(&self) -> Option<String> {
+        self.blueprint.manifest.kinds().first().map(|count| count.kind.to_string())
     }
 
     /// Returns the part of the model that the first of several machines holds: no other holds more.

@@ -4,7 +4,7 @@
 //! of weights is fetched; after Ctrl-C, the same command resumes the download.
 
 mod progress;
-mod offer;
+pub(crate) mod offer;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -34,6 +34,9 @@ use progress::DownloadProgress;
 /// Upper bound on the files printed of a list.
 const N_LISTED_MAX: usize = 12;
 
+/// The default number of connections.
+pub(crate) const CONNECTIONS: NonZeroUsize = NonZeroUsize::new(8).expect("it is not 0");
+
 /// The arguments of `moeflux pull`.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 #[derive(Args, Clone, Debug)]
@@ -58,7 +61,8 @@ pub(crate) struct PullArgs {
     #[arg(long)]
     check: bool,
     /// Number of connections, 1 to 64
-    #[arg(long, value_name = "N", value_parser = ranges::connections, default_value = "8")]
+    #[arg(long, value_name = "N", value_parser = ranges::connections)]
+    #[arg(default_value_t = CONNECTIONS)]
     connections: NonZeroUsize,
     /// Bytes that are asked for at a time
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value_t = PIECE_BYTES)]
@@ -102,7 +106,9 @@ pub(crate) fn run(args: &PullArgs) -> CommandResult<String> {
         true => Interrupt::end_process(),
         false => stop.set(),
     });
-    let offer = Offer::new(&hub, &remote, args.piece)?;
+    let mut checking = DownloadProgress::checking();
+    let offer = Offer::new(&hub, &remote, args.piece, &mut |it| checking.watch(it))?;
+    drop(checking);
     if args.dry_run {
         return Ok(offer.lines(&remote).join("\n"));
     }
@@ -147,7 +153,7 @@ fn has_links(remote: &Remote, dir: &Path) -> bool {
 }
 
 /// Refuses a choice of files that is not a model.
-fn check_choice(remote: &Remote, choice: &FileSelection) -> CommandResult {
+pub(crate) fn check_choice(remote: &Remote, choice: &FileSelection) -> CommandResult {
     let (wanted, n_chosen) = (remote.model(), remote.chosen().count());
     let problem = match choice {
         FileSelection::Usual if remote.has_weights() => return Ok(()),

@@ -1,11 +1,12 @@
 //! The description of a download, printed before it starts.
 
+use std::ops::ControlFlow;
+
 use moeflux::ByteCount;
-use moeflux_hub::{Hub, Presence, Remote};
+use moeflux_hub::{Hub, Presence, PullProgress, Remote};
 use moeflux_io::{OneLine, free_disk_bytes};
 
 use crate::commands::plan;
-use crate::commands::pull::progress::DownloadProgress;
 use crate::failure::CommandResult;
 use crate::model::hub::described;
 use crate::output::fold::folded;
@@ -16,21 +17,29 @@ const N_COMMIT_DIGITS: usize = 12;
 
 /// A download before it starts.
 #[derive(Debug)]
-pub(super) struct Offer {
-    presence: Presence,
+pub(crate) struct Offer {
+    pub(crate) presence: Presence,
     /// A description of the model, or why it cannot be run.
-    model: Result<String, String>,
+    pub(crate) model: Result<String, String>,
     /// The expected speed on this machine.
-    expected: Option<String>,
+    pub(crate) expected: Option<String>,
     place: String,
-    free_bytes: Option<u64>,
+    pub(crate) free_bytes: Option<u64>,
 }
 
 impl Offer {
-    pub(super) fn new(hub: &Hub, remote: &Remote, piece_bytes: u64) -> CommandResult<Self> {
-        let mut progress = DownloadProgress::checking();
-        let presence = hub.presence(remote, piece_bytes, &mut |it| progress.watch(it))?;
-        drop(progress);
+    /// Checks what is here already. `watch` follows that, and may end it.
+    ///
+    /// # Errors
+    ///
+    /// The hub's refusal, or an unreadable cache.
+    pub(crate) fn new(
+        hub: &Hub,
+        remote: &Remote,
+        piece_bytes: u64,
+        watch: &mut dyn FnMut(PullProgress) -> ControlFlow<()>,
+    ) -> CommandResult<Self> {
+        let presence = hub.presence(remote, piece_bytes, watch)?;
         let config = hub.config(remote)?;
         let root = hub.cache().root();
         let model = match config.as_deref().map(described) {
@@ -50,7 +59,7 @@ impl Offer {
     }
 
     /// Returns the bytes to be fetched.
-    pub(super) fn missing_bytes(&self) -> u64 {
+    pub(crate) fn missing_bytes(&self) -> u64 {
         self.presence.n_bytes - self.presence.here_bytes
     }
 
@@ -60,7 +69,7 @@ impl Offer {
     }
 
     /// Returns the number of wanted files.
-    pub(super) fn n_files(&self) -> usize {
+    pub(crate) fn n_files(&self) -> usize {
         self.presence.n_files
     }
 

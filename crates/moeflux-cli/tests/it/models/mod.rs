@@ -2,4 +2,5 @@
 
 mod gguf;
 mod packing;
-mod pulling;
+pub(crate) mod pulling;
+mod choosing;

@@ -10,29 +10,29 @@ use serde_json::Value;
 
 use crate::support::ModelDir;
 
-const ID: &str = "owner/model";
-const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+pub(super) const ID: &str = "owner/model";
+pub(super) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
 /// Longer than anything below takes on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(120);
-const LOOK_EVERY: Duration = Duration::from_millis(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A hub, and a home that is empty.
-struct PullFixture {
-    server: HubServer,
-    home: ModelDir,
+pub(super) struct PullFixture {
+    pub(super) server: HubServer,
+    pub(super) home: ModelDir,
 }
 
 impl PullFixture {
     /// Creates a hub with these files.
-    fn new(files: &[HubFile]) -> Self {
+    pub(super) fn new(files: &[HubFile]) -> Self {
         let server = HubServer::new();
         server.put(ID, Access::Open, COMMIT, files);
         Self { server, home: ModelDir::new() }
     }
 
     /// Creates a hub with a model that can be run.
-    fn with_model() -> Self {
+    pub(super) fn with_model() -> Self {
         let made = ModelDir::synthetic();
         let mut files = vec![HubFile::new("README.md", HostedContents::new(b"# A model"))];
         for entry in std::fs::read_dir(made.file("model")).unwrap() {
@@ -43,7 +43,7 @@ impl PullFixture {
         Self::new(&files)
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub(super) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
         for name in ["HOME", "USERPROFILE", "LOCALAPPDATA"] {
             command.env(name, self.home.path());
@@ -61,7 +61,7 @@ impl PullFixture {
     }
 
     #[track_caller]
-    fn stdout(&self, args: &[&str]) -> String {
+    pub(super) fn stdout(&self, args: &[&str]) -> String {
         let output = self.run(args);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(0), "{args:?}: {stderr}");
@@ -83,7 +83,7 @@ impl PullFixture {
         }
     }
 
-    fn dir(&self) -> PathBuf {
+    pub(super) fn dir(&self) -> PathBuf {
         self.home.file("hf").join("hub/models--owner--model")
     }
 
