@@ -101,9 +101,10 @@ export class ModelChoice {
     const isOwn = this.#manager.isOwn(task);
     if (isLoad && task.state === "done" && isOwn && this.#dialog) {
       this.#dialog.close();
+      this.#dialog = null;
       this.#onReady();
     }
-    if (this.#dialog) return;
+    if (this.#dialog || task.isLoadedNext) return;
     const text = [`${titleOf(task)}.`, task.state === "failed" ? sentence(task.message ?? "") : ""];
     const show = { label: "Show", run: () => this.open() };
     notify(text.filter(Boolean).join(" "), { action: task.state === "failed" ? show : null });

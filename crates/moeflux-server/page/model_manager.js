@@ -52,7 +52,15 @@ export class ModelManager {
 
   unwatch() {
     this.#isWatched = false;
-    if (!isRunning(this.task)) clearTimeout(this.#timer);
+    if (isRunning(this.task)) return;
+    clearTimeout(this.#timer);
+    this.forget();
+  }
+
+  /** The report of a task that has ended was read. */
+  forget() {
+    this.#seen = null;
+    this.#onChange();
   }
 
   async refresh() {
@@ -70,7 +78,7 @@ export class ModelManager {
     return this.#own.has(keyOf(task));
   }
 
-  /** Whether this tab has seen the task run. */
+  /** Whether this tab has seen the task run, and nobody has read yet how it ended. */
   wasSeen(task) {
     return this.#seen === keyOf(task);
   }
@@ -181,8 +189,9 @@ export class ModelManager {
     const isAwaited = loadAfter() === keyOf(task);
     if (isAwaited) keepLoadAfter("");
     if (this.#isWatched || this.list) this.refresh();
-    this.#onEnd(task);
-    if (!isAwaited || task.state !== "done") return;
+    const isLoadedNext = isAwaited && task.state === "done";
+    this.#onEnd({ ...task, isLoadedNext });
+    if (!isLoadedNext) return;
     this.load(task.model).catch(({ message }) =>
       this.#onEnd({ ...task, kind: "load", state: "failed", message }));
   }

@@ -96,13 +96,10 @@ function planOf({ plan, problem }) {
   if (!plan) return [element("p", { class: "hint" }, "What to expect here is not known yet.")];
   if (!plan.fits) return [element("p", { class: "need" }, needOf(plan))];
   const rate = rates(plan.answer_tokens_per_s);
-  const facts = planFacts(plan).flatMap((fact, index) => {
-    const whole = element("span", { class: "fact" }, fact);
-    return index === 0 ? [whole] : [" · ", whole];
-  });
   return [
     rate && element("p", { class: "model-rate" }, element("strong", {}, `${rate} tokens/s`),
       element("small", {}, " in answers")),
-    element("p", { class: "hint" }, ...facts),
+    element("ul", { class: "facts hint" }, ...planFacts(plan).map((fact) =>
+      element("li", {}, fact))),
   ];
 }

@@ -28,7 +28,6 @@ export class ModelsDialog {
   #hub;
   #hubSlot = element("div", { class: "slot" });
   #open = null;
-  #dismissed = null;
   #told = "";
 
   constructor(manager, { onClose }) {
@@ -36,9 +35,8 @@ export class ModelsDialog {
     this.#task = new TaskPanel({
       cancel: () => this.#cancel(),
       again: (task) => this.#again(task),
-      dismiss: (task) => {
-        this.#dismissed = task;
-        this.update();
+      dismiss: () => {
+        manager.forget();
         this.#filter.focus();
       },
     });
@@ -92,9 +90,7 @@ export class ModelsDialog {
 
   #showTask(task) {
     const manager = this.#manager;
-    const isDismissed = task && this.#dismissed?.id === task.id
-      && this.#dismissed.state === task.state;
-    const isShown = task && manager.wasSeen(task) && !isDismissed;
+    const isShown = task && manager.wasSeen(task);
     const current = manager.list?.current;
     this.#task.update(isShown ? task : null, {
       answering: current && manager.nameOf(current),
@@ -180,7 +176,6 @@ export class ModelsDialog {
 
   /** Waits until the task has begun, and shows it. */
   async #started(begun) {
-    this.#dismissed = null;
     await begun;
     this.#close(false);
     this.#dialog.scrollTop = 0;

@@ -47,8 +47,9 @@ export class OfferPanel {
   }
 
   #buttons(...buttons) {
+    const label = buttons.length > 0 ? "Cancel" : "Close";
     return element("div", { class: "buttons" }, ...buttons,
-      textButton("Cancel", () => this.#actions.close(), { class: "button quiet" }));
+      textButton(label, () => this.#actions.close(), { class: "button quiet" }));
   }
 
   #failed(error) {

@@ -21,17 +21,17 @@ export class TaskPanel {
   #task = null;
   #asked = "";
 
-  /** `actions` are `cancel()`, `again(task)` and `dismiss(task)`. */
+  /** `actions` are `cancel()`, `again(task)` and `dismiss()`. */
   constructor(actions) {
     this.#cancel = textButton("Cancel", () => {
-      this.#asked = this.#key;
-      this.#cancel.disabled = true;
+      if (this.#asked === this.#key) return;
+      this.#setAsked(this.#key);
       actions.cancel();
     });
     this.#again = textButton("Try again", () => actions.again(this.#task));
-    this.#close = iconButton("close", "Close this report", () => actions.dismiss(this.#task));
+    this.#close = iconButton("close", "Close this report", () => actions.dismiss());
     this.element = element("section", { class: "task", "aria-labelledby": "task-title",
-      hidden: true }, element("header", {}, this.#title, this.#cancel, this.#again, this.#close),
+      tabindex: "-1", hidden: true }, element("header", {}, this.#title, this.#cancel, this.#again, this.#close),
       this.#bar, this.#facts, this.#message, this.#answering, this.#then);
   }
 
@@ -47,6 +47,7 @@ export class TaskPanel {
     if (!task) return;
     const isGoing = isRunning(task);
     write(this.#title, titleOf(task));
+    this.element.classList.toggle("running", isGoing);
     this.element.classList.toggle("bad", task.state === "failed");
     setShare(this.#bar, isGoing ? shareOf(task) : 0);
     write(this.#facts, isGoing ? factsOf(task).join(" · ") : "");
@@ -57,21 +58,29 @@ export class TaskPanel {
     this.#bar.hidden = !isGoing;
     this.#then.hidden = !isThenLoaded;
     this.#cancel.hidden = !isGoing || task.kind === "remove";
-    this.#cancel.disabled = this.#asked === this.#key;
+    this.#setAsked(this.#asked);
     this.#again.hidden = isGoing || task.state === "done" || task.kind === "remove";
     write(this.#again, task.kind === "pull" ? "Resume" : "Try again");
     this.#close.hidden = isGoing;
-    if (hadFocus && !isGoing && this.#cancel.hidden) this.#close.focus();
+    const { activeElement } = document;
+    if (hadFocus && (activeElement.hidden || !this.element.contains(activeElement))) this.focus();
   }
 
   focus() {
-    (this.#cancel.hidden ? this.#close : this.#cancel).focus();
+    [this.#cancel, this.#close, this.element].find((it) => !it.hidden).focus();
   }
 
   /** After a cancel that the server refused. */
   letCancel() {
-    this.#asked = "";
-    this.#cancel.disabled = false;
+    this.#setAsked("");
+  }
+
+  /** A button that was disabled would lose the focus. */
+  #setAsked(asked) {
+    this.#asked = asked;
+    const isAsked = asked === this.#key;
+    this.#cancel.setAttribute("aria-disabled", String(isAsked));
+    write(this.#cancel, isAsked ? "Cancelling…" : "Cancel");
   }
 }
 
@@ -92,7 +101,7 @@ export class TaskLine {
     this.#button.hidden = !isRunning(task) || task.kind === "remove";
     if (this.#button.hidden && hadFocus) document.getElementById("message").focus();
     if (this.#button.hidden) return;
-    const waits = task.kind === "load" ? " · messages wait until then" : "";
+    const waits = task.kind === "load" ? " · messages wait" : "";
     write(this.#text, lineOf(task) + waits);
     setShare(this.#bar, shareOf(task));
   }
