@@ -78,11 +78,10 @@ class Row {
       return button;
     });
     const badge = isCurrent ? element("span", { class: "badge" }, "Loaded") : null;
-    const kind = kindOf(model);
     this.#body.replaceChildren(
       element("div", { class: "model-about" },
         element("p", { class: "model-name" }, element("strong", {}, model.name), badge),
-        element("p", { class: "hint" }, [kind, placeOf(model)].filter(Boolean).join(" · "))),
+        facts([kindOf(model), placeOf(model)].filter(Boolean))),
       element("div", { class: "model-plan" }, ...planOf(model)),
       element("div", { class: "model-buttons" }, ...buttons));
     this.element.classList.toggle("current", isCurrent);
@@ -99,7 +98,10 @@ function planOf({ plan, problem }) {
   return [
     rate && element("p", { class: "model-rate" }, element("strong", {}, `${rate} tokens/s`),
       element("small", {}, " in answers")),
-    element("ul", { class: "facts hint" }, ...planFacts(plan).map((fact) =>
-      element("li", {}, fact))),
+    facts(planFacts(plan)),
   ];
+}
+
+function facts(texts) {
+  return element("ul", { class: "facts hint" }, ...texts.map((text) => element("li", {}, text)));
 }

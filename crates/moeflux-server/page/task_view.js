@@ -30,9 +30,10 @@ export class TaskPanel {
     });
     this.#again = textButton("Try again", () => actions.again(this.#task));
     this.#close = iconButton("close", "Close this report", () => actions.dismiss());
-    this.element = element("section", { class: "task", "aria-labelledby": "task-title",
-      tabindex: "-1", hidden: true }, element("header", {}, this.#title, this.#cancel, this.#again, this.#close),
-      this.#bar, this.#facts, this.#message, this.#answering, this.#then);
+    const about = { class: "task", "aria-labelledby": "task-title", tabindex: "-1", hidden: true };
+    this.element = element("section", about,
+      element("header", {}, this.#title, this.#cancel, this.#again, this.#close), this.#bar,
+      this.#facts, this.#message, this.#answering, this.#then);
   }
 
   get #key() {

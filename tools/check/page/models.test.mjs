@@ -139,7 +139,8 @@ test("a task is said in words, with the time that is left", () => {
   assert.equal(phase("freeing"), "Freeing the old model");
   assert.equal(phase("restoring"), "Bringing the old model back");
   assert.equal(phase("something new"), "Working");
-  assert.equal(tasks.lineOf({ ...load, phase: "freeing" }), "Loading Qwen3 · Freeing the old model");
+  const freeing = tasks.lineOf({ ...load, phase: "freeing" });
+  assert.equal(freeing, "Loading Qwen3 · Freeing the old model");
   assert.equal(tasks.shareOf(load), null);
   assert.equal(tasks.shareOf({ ...TASK, done_bytes: 18e9 }), 1);
 });

@@ -92,7 +92,8 @@ export class ScriptedServer {
   async #index(request, response) {
     const page = await fetch(this.#page, { headers: { accept: request.headers.accept } });
     const empty = "name=\"moeflux-start\" content=\"";
-    const text = (await page.text()).replace(new RegExp(`${empty}[^"]*`), empty + this.models.start);
+    const text = (await page.text()).replace(new RegExp(`${empty}[^"]*`),
+      empty + this.models.start);
     const headers = Object.fromEntries(page.headers);
     for (const name of ["content-length", "content-encoding", "transfer-encoding", "etag"]) {
       delete headers[name];
