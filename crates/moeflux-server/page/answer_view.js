@@ -6,6 +6,7 @@
 import { copyWithNotice } from "./code_block.js";
 import { element, iconButton, textButton } from "./dom.js";
 import { Prose } from "./prose.js";
+import { lineOf, shareOf } from "./tasks.js";
 import { ToolCards } from "./tool_cards.js";
 import { VersionArrows, editor } from "./turn_parts.js";
 import { about, count, duration, plural, rate, sentence } from "./words.js";
@@ -171,6 +172,10 @@ function statusOf(generation) {
   const waited = (performance.now() - generation.startedMs) / 1000;
   const since = waited >= 2 ? `, ${duration(waited)}` : "";
   const { phase, progress } = generation;
+  if (phase === "changing") {
+    const { change } = generation;
+    return { text: `The answer follows. ${lineOf(change)}`, share: shareOf(change) };
+  }
   if (phase === "loading") {
     return { text: `The server is loading the model. The answer follows${since}`, share: null };
   }

@@ -3,13 +3,13 @@
 // Each module names only modules above it in this list:
 //
 //     texts      sse, words, turns, settings, request, answer, portable, markdown_file, keys, math,
-//                blocks, machine_history, heat
+//                blocks, machine_history, heat, tasks, model_list
 //     browser    dom, kept, appearance, notices
 //     rendering  markup, highlighting, code_block, prose
-//     data       store, server, generation, talk, machine_feed
+//     data       store, server, generation, talk, machine_feed, model_manager
 //     views      turn_parts, question_view, tool_cards, answer_view, thread, composer, sidebar,
 //                dialogs, settings_dialog, meters, rate_chart, heat_map, machine_view,
-//                machine_panel
+//                machine_panel, task_view, offer_view, model_rows, models_dialog, model_choice
 //     app
 //
 // The texts are pure and tested without a browser. Views never touch the store's records of turns;
@@ -22,6 +22,7 @@ import { textButton } from "./dom.js";
 import { keepPreference, preference } from "./kept.js";
 import { commandOf } from "./keys.js";
 import { MachinePanel } from "./machine_panel.js";
+import { ModelChoice } from "./model_choice.js";
 import { announce, notify } from "./notices.js";
 import { EMPTY_SETTINGS } from "./settings.js";
 import { showSettings } from "./settings_dialog.js";
@@ -34,7 +35,6 @@ import { shownBranch } from "./turns.js";
 import { plural } from "./words.js";
 
 const TICK_MS = 500;
-const LOADING_RETRY_MS = 1_000;
 const EXAMPLES = [
   "Explain what a hash table is, with a small example in Python.",
   "Compare bicycles, trains and cars in a table: cost, speed, comfort.",
@@ -51,7 +51,9 @@ class App {
   #composer;
   #sidebar;
   #machine;
+  #models;
   #props = null;
+  #nAsked = 0;
   #isShowing = false;
 
   constructor(store) {
@@ -93,6 +95,14 @@ class App {
       panel: byId("machine"),
       button: byId("show-machine"),
       covered: [byId("talk"), byId("sidebar")],
+    });
+    this.#models = new ModelChoice({
+      server: this.#server,
+      button: byId("model"),
+      start: byId("choose"),
+      line: byId("task-line"),
+      onChanged: () => this.#askAboutServer(),
+      onReady: () => this.#composer.focus(),
     });
     this.#connectButtons();
     document.addEventListener("keydown", (event) => this.#key(event));
@@ -226,7 +236,8 @@ class App {
   }
 
   #outcome(kind, details) {
-    if (kind === "ended" && !this.#props) this.#askAboutServer();
+    const isOther = details?.model && details.model !== this.#props?.model;
+    if (kind === "ended" && (!this.#props || isOther)) this.#askAboutServer();
     if (kind === "problems") {
       notify("The settings have a mistake; it is marked.");
       this.#settings();
@@ -259,7 +270,9 @@ class App {
   }
 
   #help() {
-    showHelp(this.#props?.version ?? "", this.#machine.isThere ? [] : ["machine"]);
+    const parts = [["machine", this.#machine], ["models", this.#models]];
+    const missing = parts.filter(([, { isThere }]) => !isThere);
+    showHelp(this.#props?.version ?? "", missing.map(([name]) => name));
   }
 
   #export(id) {
@@ -334,6 +347,7 @@ class App {
       next: () => this.#sidebar.move(1),
       previous: () => this.#sidebar.move(-1),
       machine: () => this.#machine.toggle(),
+      models: () => this.#models.open(),
       help: () => this.#help(),
     };
     commands[command]();
@@ -346,24 +360,26 @@ class App {
 
   /** Asks until the server says what it serves: it may still be loading the model. */
   async #askAboutServer() {
-    for (;;) {
-      try {
-        this.#props = await this.#server.props();
-        break;
-      } catch (error) {
-        byId("about").textContent = error.message;
-        if (error.kind !== "loading" && error.kind !== "offline") return;
-        await new Promise((resolve) => setTimeout(resolve, LOADING_RETRY_MS));
-      }
-    }
-    const { model, build, version } = this.#props;
-    byId("model").textContent = model;
+    this.#nAsked += 1;
+    const asked = this.#nAsked;
+    // What was asked before the model was changed must not be shown after it.
+    const isOld = () => asked !== this.#nAsked;
+    const props = await this.#server.propsOnceLoaded((error) => {
+      if (isOld()) return false;
+      byId("about").textContent = error.message;
+      this.#models.find();
+      return true;
+    });
+    if (!props || isOld()) return;
+    this.#props = props;
+    const { model, build, version } = props;
+    this.#models.setModel(model);
     byId("welcome-model").textContent = model;
-    byId("about").textContent = `Served by ${build ?? `moeflux ${version}`}, with room for ${
-      plural(this.#nContext(), "token")} in a conversation. Conversations are kept in this browser `
-      + "only.";
+    const room = plural(this.#nContext(), "token");
+    byId("about").textContent = `Served by ${build ?? `moeflux ${version}`}, with room for ${room} `
+      + "in a conversation. Conversations are kept in this browser only.";
     this.#show();
-    await this.#machine.find();
+    await Promise.all([this.#machine.find(), this.#models.find()]);
   }
 }
 

@@ -16,8 +16,10 @@ const RETRY_MS = 1_000;
 const N_TRIES_MAX = 30;
 
 export class Generation {
-  /** "waiting", "loading", "busy", "reading", "again", "answering" or "ended". */
+  /** "waiting", "changing", "loading", "busy", "reading", "again", "answering" or "ended". */
   phase = "waiting";
+  /** The task that changes the model, while the answer waits for it. */
+  change = null;
   progress = null;
   /** How much of a kept answer has come again, from 0 to 1. */
   share = 0;
@@ -100,10 +102,15 @@ export class Generation {
 
   /** Waits for a model that is being loaded; a server that only has no room gets a few tries. */
   async #waitForServer(server, error) {
-    const health = await server.health();
-    this.#nTries += 1;
-    if (health !== "loading" && (health !== "ok" || this.#nTries > N_TRIES_MAX)) throw error;
-    this.phase = health === "loading" ? "loading" : "busy";
+    const [health, change] = await Promise.all([server.health(), server.change()]);
+    this.change = change;
+    if (change) {
+      this.phase = "changing";
+    } else {
+      this.#nTries += 1;
+      if (health !== "loading" && (health !== "ok" || this.#nTries > N_TRIES_MAX)) throw error;
+      this.phase = health === "loading" ? "loading" : "busy";
+    }
     this.#onChange(this);
     await pause(RETRY_MS, this.#abort.signal);
   }

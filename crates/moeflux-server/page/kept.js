@@ -38,6 +38,15 @@ export function keepDraft(conversationId, text) {
   keepInSession(`draft ${conversationId}`, text);
 }
 
+/** The download that a person wants to load when it is here; a reload must not forget it. */
+export function loadAfter() {
+  return inSession("load after");
+}
+
+export function keepLoadAfter(download) {
+  keepInSession("load after", download);
+}
+
 function inSession(name) {
   try {
     return sessionStorage.getItem(name) ?? "";

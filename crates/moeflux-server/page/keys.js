@@ -12,6 +12,7 @@ export const COMMANDS = [
   { name: "search", keys: "Ctrl+K", single: "/", label: "Search conversations" },
   { name: "sidebar", keys: "Ctrl+B", single: "b", label: "Show or hide the conversations" },
   { name: "machine", keys: "Ctrl+I", single: "i", label: "Show or hide the machine" },
+  { name: "models", keys: "Ctrl+Shift+L", single: "l", label: "Choose a model" },
   { name: "settings", keys: "Ctrl+,", single: "s", label: "Settings of this conversation" },
   { name: "write", keys: "Shift+Escape", single: "m", label: "Go to the message field" },
   { name: "regenerate", keys: "Ctrl+Shift+Enter", single: "r", label: "Answer again" },

@@ -7,18 +7,26 @@ import { EventParser } from "./sse.js";
 import { keepServerKey, serverKey } from "./kept.js";
 
 const MACHINE_PATH = "/moeflux/machine";
+const LOADING_RETRY_MS = 1_000;
+const START_HEADER = "x-moeflux-start";
 
-/** `kind`: "offline", "key", "loading", "length", "busy", "cut", "missing" or "refused". */
+/**
+ * `kind`: "offline", "key", "loading", "length", "busy", "cut", "missing" or "refused". `code` is
+ * that of the server, if it gave one.
+ */
 export class ServerError extends Error {
-  constructor(kind, message) {
+  constructor(kind, message, code = null) {
     super(message);
     this.kind = kind;
+    this.code = code;
   }
 }
 
 export class Server {
   #askForKey;
   #asking = null;
+  /** What proves that this page is of the server that runs now; null until it is needed. */
+  #start = null;
 
   /** `askForKey(wasRefused)` returns the key that a person typed, or null. */
   constructor(askForKey) {
@@ -27,6 +35,22 @@ export class Server {
 
   async props() {
     return (await this.#fetch("/props")).json();
+  }
+
+  /**
+   * The same as soon as a model answers. `onWait(error)` returns whether to wait on; null if not,
+   * or if waiting does not help.
+   */
+  async propsOnceLoaded(onWait) {
+    for (;;) {
+      try {
+        return await this.props();
+      } catch (error) {
+        const isTemporary = error.kind === "loading" || error.kind === "offline";
+        if (!onWait(error) || !isTemporary) return null;
+        await new Promise((resolve) => setTimeout(resolve, LOADING_RETRY_MS));
+      }
+    }
   }
 
   /** "ok", "loading", "broken", "closed" or "offline". */
@@ -85,6 +109,43 @@ export class Server {
     return (await response.json()).layers;
   }
 
+  /** The models that can be chosen, with what the server may do. */
+  async models() {
+    return (await this.#fetch("/moeflux/models", {}, true)).json();
+  }
+
+  /** What the server does to its models, or did last; null if it has done nothing. */
+  async task() {
+    return (await (await this.#fetch("/moeflux/task", {}, true)).json()).task;
+  }
+
+  /** The task that changes the model now, or null. Older servers and closed doors have none. */
+  async change() {
+    try {
+      const task = await this.task();
+      return task?.kind === "load" && task.state === "running" ? task : null;
+    } catch {
+      return null;
+    }
+  }
+
+  /** Asks for something about models: "offer", "pull", "load", "cancel" or "remove". */
+  async manage(what, body, signal) {
+    this.#start ??= document.querySelector("meta[name=moeflux-start]")?.content ?? "";
+    const ask = async () => {
+      const headers = { [START_HEADER]: this.#start };
+      return (await this.#post(`/moeflux/${what}`, body, { signal, headers })).json();
+    };
+    try {
+      return await ask();
+    } catch (error) {
+      if (error.code !== "stale_start") throw error;
+      // The server was started again since this page was loaded.
+      this.#start = await newStart(signal);
+      return ask();
+    }
+  }
+
   /** The data of the events of a response, until it ends. */
   async* #events(response, signal) {
     const parser = new EventParser();
@@ -105,9 +166,13 @@ export class Server {
     }
   }
 
-  #post(path, body, { signal, isQuiet = false }) {
-    const headers = { "content-type": "application/json" };
-    const options = { method: "POST", headers, body: JSON.stringify(body), signal };
+  #post(path, body, { signal, isQuiet = false, headers = {} }) {
+    const options = {
+      method: "POST",
+      headers: { "content-type": "application/json", ...headers },
+      body: JSON.stringify(body),
+      signal,
+    };
     return this.#fetch(path, options, isQuiet);
   }
 
@@ -151,7 +216,12 @@ async function errorOf(response) {
     // A proxy may answer with something that is not JSON.
   }
   const message = error?.message ?? `The server answered with status ${response.status}.`;
-  return new ServerError(kindOf(response.status, error), message);
+  return new ServerError(kindOf(response.status, error), message, error?.code ?? null);
+}
+
+async function newStart(signal) {
+  const response = await send("/", { headers: { accept: "text/html" }, cache: "no-store", signal });
+  return /<meta name="moeflux-start" content="([^"]*)">/.exec(await response.text())?.[1] ?? "";
 }
 
 function kindOf(status, error) {

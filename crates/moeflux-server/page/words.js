@@ -45,7 +45,16 @@ export function size(nBytes) {
   if (nBytes < 1000) return plural(nBytes, "byte");
   if (nBytes < 1e6) return `${(nBytes / 1e3).toFixed(nBytes < 1e4 ? 1 : 0)} kB`;
   if (nBytes < 999.95e6) return `${(nBytes / 1e6).toFixed(1)} MB`;
-  return `${(nBytes / 1e9).toFixed(1)} GB`;
+  return `${(nBytes / 1e9).toFixed(nBytes < 99.95e9 ? 1 : 0)} GB`;
+}
+
+/** Two sizes in the unit of the second: "3.1 of 17.2 GB", "120–450 MB". */
+export function sizes(first, second, joint) {
+  const units = [["kB", 1e3], ["MB", 1e6], ["GB", 1e9]];
+  const [unit, nBytes] = units.findLast(([, least]) => second >= least * 0.99995) ?? units[0];
+  const digits = second >= 99.95 * nBytes ? 0 : 1;
+  const [low, high] = [first, second].map((it) => (it / nBytes).toFixed(digits));
+  return `${low}${joint}${high} ${unit}`;
 }
 
 /** Numbers that change while one looks at them; what is not known is a dash. */

@@ -19,6 +19,8 @@ export class ScriptedServer {
   key = null;
   /** A ScriptedMachine; without one, the server is older than the view of the machine. */
   machine = null;
+  /** ScriptedModels; without them, the server cannot change its model. */
+  models = null;
   isDown = false;
   /** The address of a server that answers in the place of scripts. */
   upstream = null;
@@ -60,6 +62,7 @@ export class ScriptedServer {
     const [path] = request.url.split("?");
     this.paths.push(path);
     const isPage = path === "/" || path.startsWith("/page/");
+    if (path === "/" && this.models) return this.#index(request, response);
     if (isPage || this.upstream) {
       return pass(isPage ? this.#page : new URL(this.upstream), request, response);
     }
@@ -69,6 +72,7 @@ export class ScriptedServer {
     if (this.key && request.headers.authorization !== `Bearer ${this.key}`) {
       return fail(response, 401, "the key is missing or wrong", "invalid_api_key");
     }
+    if (this.models?.has(path)) return this.models.answer(this, request, response);
     if (this.health !== "ok") return fail(response, 503, "the model is being loaded");
     if (path === "/props") return send(response, 200, this.props);
     if (path === "/moeflux/machine" && this.machine) return this.machine.stream(response);
@@ -82,6 +86,20 @@ export class ScriptedServer {
       return this.#stream(this.answer(body), response);
     }
     return fail(response, 404, "not found");
+  }
+
+  /** The page, with what proves that it is of this start of the server. */
+  async #index(request, response) {
+    const page = await fetch(this.#page, { headers: { accept: request.headers.accept } });
+    const empty = "name=\"moeflux-start\" content=\"";
+    const text = (await page.text()).replace(new RegExp(`${empty}[^"]*`),
+      empty + this.models.start);
+    const headers = Object.fromEntries(page.headers);
+    for (const name of ["content-length", "content-encoding", "transfer-encoding", "etag"]) {
+      delete headers[name];
+    }
+    response.writeHead(page.status, headers);
+    response.end(text);
   }
 
   /** A token for every four characters. */
@@ -168,18 +186,18 @@ function pass(address, request, response) {
   request.pipe(passed);
 }
 
-async function read(request) {
+export async function read(request) {
   const parts = [];
   for await (const part of request) parts.push(part);
   return Buffer.concat(parts).toString("utf8") || "{}";
 }
 
-function send(response, status, value) {
+export function send(response, status, value) {
   response.writeHead(status, { "content-type": "application/json" });
   response.end(JSON.stringify(value));
 }
 
-function fail(response, status, message, code = null) {
+export function fail(response, status, message, code = null) {
   send(response, status, { error: { message, type: "x", param: null, code } });
 }
 
