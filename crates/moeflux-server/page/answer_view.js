@@ -181,6 +181,7 @@ class ViewButtons {
 function originOf({ text, token }) {
   const last = text.trimEnd().split(/\s+/).slice(-4).join(" ");
   const place = last === "" ? "from the beginning" : `after “…${last}”`;
-  return `Continued ${place} with “${token.trim() || visibleName({ text: token })}”. From there on, `
-    + "thoughts and calls of tools are shown as text, and a JSON schema is not enforced.";
+  const name = token.trim() || visibleName({ text: token });
+  return `Continued ${place} with “${name}”. From there on, thoughts and calls of tools are shown `
+    + "as text, and a JSON schema is not enforced.";
 }

@@ -167,7 +167,9 @@ class Side {
       isWhole: false,
     });
     this.#keep = textButton(`Keep ${name.toLowerCase()}`, onKeep, { hidden: true });
-    this.#details = element("details", { open: true },
+    // Where the sides are below each other, open settings would hide the second one.
+    const isOpen = !matchMedia("(max-width: 760px)").matches;
+    this.#details = element("details", { open: isOpen },
       element("summary", {}, "Settings ", this.#line), this.#form.element);
     const id = `side-${name.toLowerCase()}`;
     this.element = element("section", { class: "side", "aria-labelledby": id },
@@ -249,10 +251,15 @@ function shortened(question) {
   return `${characters.slice(0, QUESTION_CHARACTERS_MAX).join("")}…`;
 }
 
-/** Whether both texts are the same, or where they part. */
+/** Whether both answers are the same, or where their texts part. */
 function verdictOf([left, right]) {
-  if (!left?.text || !right?.text) return "";
-  if (left.text === right.text) return "Both answers are the same.";
+  if (!left || !right) return "";
+  const others = ({ thoughts, calls }) =>
+    JSON.stringify([thoughts, calls.map(({ name, arguments: text }) => [name, text])]);
+  if (left.text === right.text) {
+    if (others(left) === others(right)) return "Both answers are the same.";
+    return "The texts are the same; thoughts or calls of tools differ.";
+  }
   let n = 0;
   while (left.text[n] === right.text[n]) n += 1;
   if (n === 0) return "The answers differ from the first character.";

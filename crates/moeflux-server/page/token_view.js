@@ -4,7 +4,7 @@
 // below the text. Invariant: how unsure the model was is told by a line under the token and in
 // words, not by a colour alone.
 
-import { drawn, element, textButton } from "./dom.js";
+import { drawn, element } from "./dom.js";
 import { N_WITH_TOP_MAX, choicesAt, classOf, logprobText, nameOf, obstacle, probabilityText,
   spokenName, visibleName } from "./token_list.js";
 import { count } from "./words.js";
@@ -162,8 +162,9 @@ class TokenPanel {
       return;
     }
     const choices = choicesAt(shown);
-    const head = ["Token", "Probability", "", "Log-probability", ""].map((text) =>
-      element(text ? "th" : "td", text ? { scope: "col" } : {}, text));
+    const title = (text) => element("th", { scope: "col" }, text);
+    const head = [title("Token"), title("Probability"), element("td", { class: "bar-place" }),
+      title("Log-probability"), element("td")];
     const rows = choices.map((choice) => this.#row(tokens, index, choice));
     const parts = [element("table", {}, element("thead", {}, element("tr", {}, ...head)),
       element("tbody", {}, ...rows))];
@@ -175,11 +176,12 @@ class TokenPanel {
     const name = element("th", { scope: "row" }, element("code", {}, visibleName(choice)),
       choice.isChosen ? element("small", {}, "chosen") : null);
     const why = obstacle(tokens, index, choice);
-    const way = why ? element("small", {}, why) : textButton("Continue from here",
-      () => this.#onContinue(index, choice), {
-        class: "button small",
-        "aria-label": `Continue from here with ${spokenName(choice)}`,
-      });
+    const way = why ? element("small", {}, why) : element("button", {
+      type: "button",
+      class: "button small",
+      "aria-label": `Continue from here with ${spokenName(choice)}`,
+      on: { click: () => this.#onContinue(index, choice) },
+    }, "Continue", element("span", { class: "when-wide" }, " from here"));
     return element("tr", { class: choice.isChosen ? "chosen" : null }, name,
       element("td", { class: "number" }, probabilityText(choice.logprob)),
       element("td", { class: "bar-place" }, bar(choice.logprob)),

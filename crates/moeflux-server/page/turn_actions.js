@@ -5,11 +5,6 @@
  * conversation at once, and `shorten()` leaves out its oldest turns.
  */
 export function turnActions({ talk, thread, composer, compare, show, shorten }) {
-  /** The view of a turn that is asked anew goes away, with the focus in it. */
-  const fromComposer = (act) => (...given) => {
-    composer().focus();
-    return act(...given);
-  };
   return {
     pick: async (id, view, step) => {
       await talk.pick(id);
@@ -17,14 +12,23 @@ export function turnActions({ talk, thread, composer, compare, show, shorten }) 
       thread().focusVersion(id, step);
     },
     isReady: () => talk.isReady(),
-    editQuestion: fromComposer((turn, text) => talk.editQuestion(turn, text, turn.files ?? [])),
+    editQuestion: (turn, text) => {
+      composer().focus();
+      talk.editQuestion(turn, text, turn.files ?? []);
+    },
     editAnswer: (turn, text) => talk.editAnswer(turn, text),
     editLast: () => thread().editLastQuestion(),
-    giveResults: fromComposer((turn, results) => talk.giveResults(turn, results)),
+    giveResults: (turn, results) => {
+      composer().focus();
+      talk.giveResults(turn, results);
+    },
     regenerate: (turn) => talk.regenerate(turn),
     resume: (turn) => talk.resume(turn),
     score: (turn) => talk.score(turn),
-    continueFrom: fromComposer((place) => talk.continueFrom(place)),
+    continueFrom: (place) => {
+      thread().focus();
+      talk.continueFrom(place);
+    },
     compare: (parent, seed) => compare().open(parent, seed),
     shorten,
     includeAll: () => talk.includeAll(),

@@ -29,6 +29,7 @@ export class ScriptedServer {
   completion = () => ({ text: " and so on." });
   completed = [];
   tokenized = [];
+  nAlone = 1;
   /** Paths that were requested, with their hosts. */
   paths = [];
   #page;
@@ -93,14 +94,15 @@ export class ScriptedServer {
     return fail(response, 404, "not found");
   }
 
-  /** A token for every four characters; a text alone is one token as long as a piece is. */
+  /** A token for every four characters; a short text alone has `nAlone`. */
   #tokenize(body, response) {
     this.tokenized.push(body);
     const text = JSON.stringify(body.content ?? body.messages);
     const count = Math.ceil(text.length / 4);
     if (count > this.props.max_model_len) return tooLong(response, count);
-    const isPiece = body.content !== undefined && body.content.length <= PIECE_CHARACTERS;
-    const tokens = isPiece ? [900 + body.content.length] : Array.from({ length: count }, () => 7);
+    const isAlone = body.content?.length <= 8;
+    const tokens = isAlone ? Array.from({ length: this.nAlone }, () => 900 + body.content.length)
+      : Array.from({ length: count }, () => 7);
     return send(response, 200, { count, tokens });
   }
 
