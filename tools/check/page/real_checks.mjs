@@ -1,5 +1,5 @@
-// The page with moeflux itself: the demo model, its tokens, two seeds beside each other, keys, and a
-// server that dies in mid-answer.
+// The page with moeflux itself: the demo model, its tokens, two seeds beside each other, keys, and
+// a server that dies in mid-answer.
 import assert from "node:assert/strict";
 import { eventually } from "./harness.mjs";
 import { Moeflux, Work } from "./moeflux.mjs";
