@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks the page of `moeflux serve`: its pure parts in Node, then all of it in Chromium as a person
 # uses it, with answers from scripts and from moeflux itself: branches, tools, files, reloads,
-# several tabs, a server that dies, hostile answers, a million characters, the view of the machine,
-# the choice of a model, both themes, and how fast it is.
+# several tabs, a server that dies, hostile answers, a million characters, answers beside each other
+# and as tokens, the view of the machine, the choice of a model, both themes, and how fast it is.
 #
 #     tools/check/page.sh [MOEFLUX] [PART]     a program other than the release; checks whose name
 #                                              has PART

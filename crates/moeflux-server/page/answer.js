@@ -3,6 +3,8 @@
 // `Answer` has the texts so far. If the server gives the same answer again from its beginning,
 // `compare` says whether it has passed the kept part yet, or differs from it.
 
+import { TokenList } from "./token_list.js";
+
 export class Answer {
   text = "";
   thoughts = "";
@@ -12,6 +14,15 @@ export class Answer {
   progress = null;
   model = null;
   nPieces = 0;
+  /** A TokenList, once the server told a probability. */
+  scored = null;
+
+  /** An answer that goes on begins with the text, thoughts and tokens of another one. */
+  constructor({ text = "", thoughts = "", tokens = [] } = {}) {
+    this.text = text;
+    this.thoughts = thoughts;
+    if (tokens.length > 0) this.scored = new TokenList(tokens);
+  }
 
   /** Takes one event of the stream, and returns whether the answer grew. */
   push(chunk) {
@@ -24,7 +35,17 @@ export class Answer {
     const choice = chunk.choices?.[0];
     if (!choice) return false;
     if (choice.finish_reason) this.finish = choice.finish_reason;
+    this.#score(choice.logprobs?.content ?? [], choice.delta?.content ?? "");
     return this.#delta(choice.delta ?? {});
+  }
+
+  #score(entries, text) {
+    if (!this.scored && entries.length === 0) return;
+    if (!this.scored) {
+      this.scored = new TokenList();
+      this.scored.push([], this.text);
+    }
+    this.scored.push(entries, text);
   }
 
   #delta(delta) {

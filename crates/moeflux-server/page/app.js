@@ -2,20 +2,23 @@
 //
 // Each module names only modules above it in this list:
 //
-//     texts      sse, words, turns, settings, request, answer, portable, markdown_file, keys, math,
-//                blocks, machine_history, heat, tasks, model_list
+//     texts      sse, words, turns, continuation, settings, request, token_list, tasks, model_list,
+//                answer, answer_words, portable, markdown_file, keys, math, blocks, machine_history,
+//                heat
 //     browser    dom, kept, appearance, notices
 //     rendering  markup, highlighting, code_block, prose
 //     data       store, server, generation, talk, machine_feed, model_manager
-//     views      turn_parts, question_view, tool_cards, answer_view, thread, composer, sidebar,
-//                dialogs, settings_dialog, meters, rate_chart, heat_map, machine_view,
-//                machine_panel, task_view, offer_view, model_rows, models_dialog, model_choice
+//     views      turn_parts, question_view, tool_cards, thoughts, token_view, answer_view, thread,
+//                turn_actions, composer, sidebar, dialogs, settings_dialog, compare_view, meters,
+//                rate_chart, heat_map, machine_view, machine_panel, task_view, offer_view,
+//                model_rows, models_dialog, model_choice
 //     app
 //
 // The texts are pure and tested without a browser. Views never touch the store's records of turns;
 // they call actions, which change the store, which tells the views of every tab.
 
 import { connectThemeButton } from "./appearance.js";
+import { Compare } from "./compare_view.js";
 import { Composer } from "./composer.js";
 import { askForKey, showExport, showHelp } from "./dialogs.js";
 import { textButton } from "./dom.js";
@@ -31,6 +34,7 @@ import { Sidebar } from "./sidebar.js";
 import { Store } from "./store.js";
 import { Talk } from "./talk.js";
 import { Thread } from "./thread.js";
+import { turnActions } from "./turn_actions.js";
 import { shownBranch } from "./turns.js";
 import { plural } from "./words.js";
 
@@ -52,6 +56,7 @@ class App {
   #sidebar;
   #machine;
   #models;
+  #compare;
   #props = null;
   #nAsked = 0;
   #isShowing = false;
@@ -65,11 +70,19 @@ class App {
       onChange: () => this.#showSoon(),
       onOutcome: (kind, details) => this.#outcome(kind, details),
     });
+    this.#compare = new Compare({ talk: this.#talk, props: () => this.#props });
     this.#thread = new Thread({
       scroller: byId("scroller"),
       list: byId("turns"),
       end: byId("to-end"),
-      actions: this.#turnActions(),
+      actions: turnActions({
+        talk: this.#talk,
+        thread: () => this.#thread,
+        composer: () => this.#composer,
+        compare: () => this.#compare,
+        show: () => this.#show(),
+        shorten: () => this.#shorten(),
+      }),
     });
     this.#composer = new Composer({
       form: byId("composer"),
@@ -122,31 +135,6 @@ class App {
     await this.#sidebar.refresh();
     this.#store.sweep(Date.now());
     await this.#askAboutServer();
-  }
-
-  #turnActions() {
-    return {
-      pick: async (id, view, step) => {
-        await this.#talk.pick(id);
-        this.#show();
-        this.#thread.focusVersion(id, step);
-      },
-      isReady: () => this.#talk.isReady(),
-      editQuestion: (turn, text) => {
-        this.#composer.focus();
-        this.#talk.editQuestion(turn, text, turn.files ?? []);
-      },
-      editAnswer: (turn, text) => this.#talk.editAnswer(turn, text),
-      editLast: () => this.#thread.editLastQuestion(),
-      giveResults: (turn, results) => {
-        this.#composer.focus();
-        this.#talk.giveResults(turn, results);
-      },
-      regenerate: (turn) => this.#talk.regenerate(turn),
-      resume: (turn) => this.#talk.resume(turn),
-      shorten: () => this.#shorten(),
-      includeAll: () => this.#talk.includeAll(),
-    };
   }
 
   #connectButtons() {
@@ -209,6 +197,7 @@ class App {
     const { conversation, isKept } = this.#talk;
     const branch = this.#talk.branch();
     this.#thread.update(conversation, branch);
+    this.#compare.update();
     byId("welcome").hidden = branch.length > 0;
     byId("talk").classList.toggle("empty", branch.length === 0);
     byId("title").textContent = conversation.title || "New conversation";
@@ -241,6 +230,8 @@ class App {
     if (kind === "problems") {
       notify("The settings have a mistake; it is marked.");
       this.#settings();
+    } else if (kind === "problem") {
+      notify(`The answer could not be computed again: ${details}`);
     } else if (kind === "unkept") {
       this.#failed(details);
     } else if (kind === "differs") {

@@ -9,6 +9,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const ICONS = {
   check: "M5 12.5l4.5 4.5L19 7.5",
   close: "M6 6l12 12M18 6L6 18",
+  compare: "M4 5h6.5v14H4zM13.5 5H20v14h-6.5z",
   copy: "M9 9h11v11H9zM15 9V4H4v11h5",
   down: "M12 5v14M6 13l6 6 6-6",
   edit: "M4 20h4L19 9l-4-4L4 16zM13 7l4 4",

@@ -3,11 +3,15 @@
 // The turn is in the store before the request is sent and after each part, so that a reload loses
 // at most the last half second. If a part was kept, the same request with the same seed is sent
 // again: while the new answer is behind the kept one, the kept one stays; if the two differ, the
-// generation ends as "differs" and has the new answer, and the kept one was not changed.
+// generation ends as "differs" and has the new answer, and the kept one was not changed. An answer
+// that goes on from a token of another one (`asked.from`) begins with its text up to there.
 
 import { Answer, compare, shareAgain } from "./answer.js";
+import { asChatChunk, completionBody, conversationBody, joinedBody, tokenBody }
+  from "./continuation.js";
 import { chatBody } from "./request.js";
 import { ServerError } from "./server.js";
+import { tokensUpTo } from "./token_list.js";
 
 const SAVE_MS = 500;
 // A long answer is saved less often: this many milliseconds for each 1,000 characters.
@@ -26,7 +30,9 @@ export class Generation {
   startedMs;
   firstMs = null;
   textMs = null;
-  #answer = new Answer();
+  /** Why an answer that was complete before could not be computed again, in one line. */
+  problem = null;
+  #answer;
   #abort = new AbortController();
   #kept;
   #isAhead;
@@ -46,8 +52,9 @@ export class Generation {
   constructor({ turn, messages, stateBefore, store, onChange, onUnkept }) {
     this.turn = turn;
     this.messages = messages;
+    this.#answer = new Answer(startOf(turn));
     this.#kept = hasAnything(turn) ? { ...turn } : null;
-    this.#isAhead = this.#kept === null;
+    this.#isAhead = this.#kept === null || compare(this.#kept, this.#answer) === "ahead";
     this.#stateBefore = stateBefore;
     this.#store = store;
     this.#onChange = onChange;
@@ -76,17 +83,16 @@ export class Generation {
     this.phase = "ended";
     const isOther = end.state === "differs";
     if (isOther) this.#set({ state: this.#stateBefore });
-    else this.#set({ ...end, ...this.#facts() });
+    else this.#set({ ...end, ...(this.#isAhead && this.#facts()) });
     await this.#save();
     this.#onChange(this);
     return isOther ? this.#fresh() : null;
   }
 
   async #receive(server) {
-    const body = chatBody(this.messages, this.turn.asked.fields, this.turn.seed);
     for (;;) {
       try {
-        for await (const chunk of server.chat(body, this.#abort.signal)) {
+        for await (const chunk of this.#chunks(server)) {
           if (!this.#take(chunk)) return { state: "differs" };
         }
         break;
@@ -98,6 +104,18 @@ export class Generation {
     // An answer that ends before the kept part does is another answer.
     if (!this.#isAhead) return { state: "differs" };
     return { state: this.#answer.finish === "length" ? "length" : "done", error: null };
+  }
+
+  async* #chunks(server) {
+    const { signal } = this.#abort;
+    const { asked, seed } = this.turn;
+    if (!asked.from) {
+      yield* server.chat(chatBody(this.messages, asked.fields, seed), signal);
+      return;
+    }
+    const tokens = await promptOf(server, this.messages, this.turn, signal);
+    const chunks = server.complete(completionBody(tokens, asked.fields, seed), signal);
+    for await (const chunk of chunks) yield asChatChunk(chunk);
   }
 
   /** Waits for a model that is being loaded; a server that only has no room gets a few tries. */
@@ -161,6 +179,11 @@ export class Generation {
 
   #failure(error) {
     const hasText = hasAnything(this.turn);
+    // A complete answer stays one if it could not be computed again.
+    if (!this.#isAhead && this.#stateBefore === "done") {
+      if (!this.#abort.signal.aborted) this.problem = error.message;
+      return { state: "done", error: null };
+    }
     if (this.#abort.signal.aborted) return { state: hasText ? "stopped" : "failed", error: null };
     const kind = error instanceof ServerError ? error.kind : "refused";
     return { state: hasText ? "cut" : "failed", error: { kind, message: error.message } };
@@ -173,6 +196,7 @@ export class Generation {
     return {
       usage: this.#answer.usage,
       nPieces: this.#answer.nPieces,
+      ...(this.#answer.scored && { tokens: this.#answer.scored.tokens }),
       seconds: {
         first: seconds(this.startedMs, this.firstMs),
         thoughts: this.turn.thoughts ? seconds(this.firstMs, this.textMs ?? now) : null,
@@ -180,6 +204,24 @@ export class Generation {
       },
     };
   }
+}
+
+/** What an answer that goes on from a token begins with. */
+function startOf({ asked, thoughts, tokens }) {
+  if (!asked.from) return {};
+  const text = asked.from.text + asked.from.token;
+  return { text, thoughts, tokens: tokensUpTo(tokens, text) };
+}
+
+/** The tokens of the conversation, of the answer up to the chosen token, and of that. */
+async function promptOf(server, messages, { asked, thoughts }, signal) {
+  const about = { thoughts, from: asked.from };
+  const before = await server.tokens(conversationBody(messages, about, asked.fields), signal);
+  const body = tokenBody(about);
+  if (!body) return before;
+  const chosen = await server.tokens(body, signal);
+  if (chosen.length === 1) return [...before, ...chosen];
+  return server.tokens(joinedBody(messages, about, asked.fields), signal);
 }
 
 function hasAnything(turn) {

@@ -2,7 +2,8 @@
 //
 // Invariant: what `toJson` writes, `fromJson` reads to the same turns, branches and settings, under
 // new ids, so that a file can be read twice and never replaces what is there. Foreign files are
-// read where they can be: a list of messages as in a request. Keys of the server are never in it.
+// read where they can be: a list of messages as in a request. Keys of the server are never in it,
+// nor are probabilities, which would make a file twenty times as large: the seed gives them again.
 
 import { EMPTY_SETTINGS } from "./settings.js";
 import { newId } from "./turns.js";
@@ -85,6 +86,10 @@ function readTurn(turn, nowMs) {
   read.thoughts = String(turn.thoughts ?? "");
   read.calls = list(turn.calls, ["id", "name", "arguments"]);
   for (const key of ["usage", "seconds"]) if (key in read) read[key] = numbers(read[key]);
+  if (read.asked?.from) {
+    const { text, token } = read.asked.from;
+    read.asked = { ...read.asked, from: { text: String(text ?? ""), token: String(token ?? "") } };
+  }
   read.state = turn.state === "running" ? "cut" : (turn.state ?? "done");
   return read;
 }

@@ -25,6 +25,7 @@ export class QuestionView {
       copyWithNotice(copy, this.#turn.text);
     });
     this.#foot = element("div", { class: "turn-foot" }, this.#arrows.element, copy,
+      iconButton("compare", "Compare two answers", () => actions.compare(this.#turn.id)),
       iconButton("edit", "Edit this message", () => this.edit()));
     this.#body = element("div", { class: "question-body" }, this.#files, this.#text, this.#foot);
     const head = element("h3", { class: "visually-hidden" }, "You");

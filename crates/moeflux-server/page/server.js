@@ -71,9 +71,23 @@ export class Server {
     return (await response.json()).count;
   }
 
+  /** The tokens of a text or a conversation, as their ids. */
+  async tokens(body, signal) {
+    return (await (await this.#post("/tokenize", body, { signal })).json()).tokens;
+  }
+
   /** The chunks of a streamed answer. */
-  async* chat(body, signal) {
-    const response = await this.#post("/v1/chat/completions", body, { signal });
+  chat(body, signal) {
+    return this.#chunks("/v1/chat/completions", body, signal);
+  }
+
+  /** The chunks of a streamed text that goes on with tokens. */
+  complete(body, signal) {
+    return this.#chunks("/v1/completions", body, signal);
+  }
+
+  async* #chunks(path, body, signal) {
+    const response = await this.#post(path, body, { signal });
     for await (const data of this.#events(response, signal)) {
       if (data === "[DONE]") return;
       const chunk = JSON.parse(data);

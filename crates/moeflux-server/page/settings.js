@@ -4,6 +4,8 @@
 // half-written list of tools is not lost. `readSettings` turns them into fields of a request, or
 // says in one line what is wrong with which field. The server checks values again.
 
+import { WITH_PROBABILITIES } from "./continuation.js";
+
 /** The numbers, by the name of their field in a request. `props` is their name in /props. */
 export const NUMBERS = [
   number("temperature", "Temperature", "temperature", [0, 100]),
@@ -24,6 +26,7 @@ function number(key, label, props, [min, max], whole = false) {
 export const EMPTY_SETTINGS = Object.freeze({
   system: "",
   thinking: "",
+  probabilities: "",
   tools: "",
   toolChoice: "auto",
   schema: "",
@@ -47,12 +50,24 @@ export function readSettings(settings) {
     attempt(number.key, (text) => ({ [number.key]: readNumber(text, number) }));
   }
   attempt("thinking", (text) => ({ chat_template_kwargs: { enable_thinking: text === "on" } }));
+  attempt("probabilities", (text) => (text === "on" ? WITH_PROBABILITIES : {}));
   attempt("tools", (text) => ({ tools: readTools(text) }));
   attempt("schema", (text) => ({ response_format: readSchema(text) }));
   if (fields.tools && settings.toolChoice && settings.toolChoice !== "auto") {
     fields.tool_choice = settings.toolChoice;
   }
   return { fields, problems };
+}
+
+/** The settings that are not empty, in a few words. */
+export function settingsLine(settings) {
+  const given = (key) => String(settings[key] ?? "").trim();
+  const numbers = NUMBERS.filter(({ key }) => given(key) !== "")
+    .map(({ key, label }) => `${label} ${given(key)}`);
+  const thinking = given("thinking") && `Thoughts ${given("thinking")}`;
+  const others = [["system", "System prompt"], ["tools", "Tools"], ["schema", "JSON schema"]]
+    .map(([key, label]) => given(key) && label);
+  return [...numbers, thinking, ...others].filter((part) => part !== "").join(" · ");
 }
 
 function readNumber(text, { min, max, whole }) {

@@ -25,7 +25,7 @@ const SCHEMA_EXAMPLE = `{
 
 /** Opens the form. `onChange(settings)` gets all settings after each change. */
 export function showSettings({ settings, props, onChange }) {
-  const form = new SettingsForm({ ...EMPTY_SETTINGS, ...settings }, props, onChange);
+  const form = new SettingsForm({ ...EMPTY_SETTINGS, ...settings }, props, { onChange });
   openDialog("Settings of this conversation", [form.element], { className: "sheet" });
   form.showProblems();
 }
@@ -35,22 +35,30 @@ function keepForNew(settings) {
   keepPreference("settings", settings);
 }
 
-class SettingsForm {
+export class SettingsForm {
   #settings;
   #onChange;
+  #prefix;
   #problems = new Map();
   #fields = new Map();
 
-  constructor(settings, props, onChange) {
+  /**
+   * `prefix` makes the ids of fields unique. A form that is not `isWhole` is beside another one: it
+   * has no buttons, and what is long is folded.
+   */
+  constructor(settings, props, { onChange, prefix = "setting", isWhole = true }) {
     this.#settings = settings;
     this.#onChange = onChange;
+    this.#prefix = prefix;
     const recommended = props?.default_generation_settings?.params ?? {};
     const caps = props?.chat_template_caps ?? {};
-    const parts = [this.#area("system", "System prompt", "What the model should know or do", 4)];
+    const parts = [this.#area("system", "System prompt", "What the model should know or do",
+      isWhole ? 4 : 2)];
     if (caps.supports_thinking !== false) parts.push(this.#thinking());
-    parts.push(this.#numbers(recommended));
-    if (caps.supports_tools !== false) parts.push(this.#tools());
-    parts.push(this.#schema(), this.#foot());
+    parts.push(this.#numbers(recommended), this.#probabilities());
+    const long = caps.supports_tools === false ? [this.#schema()] : [this.#tools(), this.#schema()];
+    if (isWhole) parts.push(...long, this.#foot());
+    else parts.push(element("details", {}, element("summary", {}, "More settings"), ...long));
     this.element = element("form", { class: "settings" }, ...parts);
     this.element.addEventListener("submit", (event) => event.preventDefault());
   }
@@ -63,6 +71,20 @@ class SettingsForm {
     }
   }
 
+  /** Writes into a field what nobody typed. */
+  fill(key, value) {
+    this.#fields.get(key).value = value;
+    this.#set(key, value);
+  }
+
+  focusProblem() {
+    const field = [...this.#fields.values()].find((it) => it.ariaInvalid === "true");
+    for (let part = field; part; part = part.parentElement) {
+      if (part.localName === "details") part.open = true;
+    }
+    field?.focus();
+  }
+
   #set(key, value) {
     this.#settings = { ...this.#settings, [key]: value };
     this.showProblems();
@@ -71,7 +93,7 @@ class SettingsForm {
 
   /** A label, its field, and the line for a mistake. */
   #labelled(key, label, field, className = "field") {
-    const id = `setting-${key}`;
+    const id = `${this.#prefix}-${key}`;
     field.id = id;
     field.setAttribute("aria-describedby", `${id}-problem`);
     const line = element("p", { class: "problem", id: `${id}-problem`, "aria-live": "polite" });
@@ -95,6 +117,11 @@ class SettingsForm {
   #thinking() {
     const options = [["", "As the model's template does"], ["on", "On"], ["off", "Off"]];
     return this.#select("thinking", "Thoughts before an answer", options);
+  }
+
+  #probabilities() {
+    const options = [["", "Off"], ["on", "On"]];
+    return this.#select("probabilities", "Probabilities of tokens", options);
   }
 
   #numbers(recommended) {

@@ -4,10 +4,12 @@
 // while another conversation is open. Invariant: a person never overwrites a turn that exists: an
 // edit, another answer and other results are new turns beside the old ones.
 
+import { WITH_PROBABILITIES } from "./continuation.js";
 import { Generation } from "./generation.js";
 import { newConversation } from "./portable.js";
 import { drawSeed, messagesOf } from "./request.js";
 import { readSettings } from "./settings.js";
+import { textBefore } from "./token_list.js";
 import { choose, lineage, newId, shownBranch, titleFrom } from "./turns.js";
 
 // A shortened conversation leaves this share of the context for the answer.
@@ -27,8 +29,8 @@ export class Talk {
 
   /**
    * `onChange` is called when anything shown may have changed, and `onOutcome(kind, details)` when
-   * an answer ended ("ended"), differs from its kept part ("differs"), could not be kept
-   * ("unkept"), or cannot be asked for ("problems").
+   * an answer ended ("ended"), differs from its kept part ("differs"), could not be computed again
+   * ("problem"), could not be kept ("unkept"), or cannot be asked for ("problems").
    */
   constructor({ store, server, startSettings, onChange, onOutcome }) {
     this.#store = store;
@@ -64,10 +66,19 @@ export class Talk {
 
   /** The shown branch; an answer that comes has its newest text. */
   branch() {
-    return shownBranch(this.turns, this.conversation.chosen).map((entry) => {
-      const generation = this.#generations.get(entry.turn.id) ?? null;
-      return { ...entry, turn: generation?.turn ?? entry.turn, generation };
-    });
+    return shownBranch(this.turns, this.conversation.chosen)
+      .map((entry) => ({ ...entry, ...this.#newest(entry.turn) }));
+  }
+
+  /** A turn that may be outside of the shown branch, as `{turn, generation}`, or null. */
+  entry(id) {
+    const turn = this.turns.find((it) => it.id === id);
+    return turn ? this.#newest(turn) : null;
+  }
+
+  #newest(turn) {
+    const generation = this.#generations.get(turn.id) ?? null;
+    return { turn: generation?.turn ?? turn, generation };
   }
 
   /** The answer that comes at the end of the shown branch, or null. */
@@ -79,7 +90,11 @@ export class Talk {
   /** Stops the answer at the end of the shown branch, in whichever tab it comes. */
   stop() {
     const last = this.running();
-    if (last) this.#store.stopReceiving(last.id);
+    if (last) this.stopAnswer(last.id);
+  }
+
+  stopAnswer(id) {
+    this.#store.stopReceiving(id);
   }
 
   /** Stops what comes for a conversation, because it was deleted. */
@@ -119,17 +134,52 @@ export class Talk {
     await this.#answer(turn.parent);
   }
 
+  /** Asks twice for an answer to a turn, with settings of each, and returns the ids of both. */
+  async compare(parent, both) {
+    const turns = [];
+    for (const settings of both) turns.push(await this.#begin(parent, settings));
+    turns.forEach((turn) => this.#generate(turn, "failed"));
+    return turns.map(({ id }) => id);
+  }
+
+  /** Asks for another answer that has the text of this one before a token, and then a choice. */
+  async continueFrom({ turn, index, choice }) {
+    const { tokens, thoughts, seed, asked, parent } = turn;
+    const from = { text: textBefore(tokens, index), token: choice.text };
+    const token = { text: choice.text, logprob: choice.logprob, top: tokens[index].top };
+    const started = await this.#addTurn({
+      role: "assistant",
+      text: from.text + from.token,
+      thoughts,
+      calls: [],
+      state: "running",
+      seed: seed ?? drawSeed(),
+      asked: { ...asked, from },
+      tokens: [...tokens.slice(0, index), token],
+    }, parent);
+    await this.#generate(started, "failed");
+  }
+
+  /** Asks for the same answer again, because its probabilities are not there. */
+  async score(turn) {
+    const fields = { ...turn.asked.fields, ...WITH_PROBABILITIES };
+    await this.#again(turn, { ...turn.asked, fields });
+  }
+
   /** Asks for the same answer again, of which a part was kept, to its end. */
   async resume(turn) {
-    const stateBefore = turn.state;
     const asked = { ...turn.asked, fields: { ...turn.asked.fields } };
     // An answer that reached its limit goes on to the end of the context.
     if (turn.state === "length") delete asked.fields.max_tokens;
+    await this.#again(turn, asked);
+  }
+
+  async #again(turn, asked) {
     const fields = { state: "running", error: null, asked };
     const changed = await this.#store.changeTurn(turn.id, () => fields);
     if (!changed) return;
     this.#putTurn(changed);
-    await this.#generate(changed, stateBefore);
+    await this.#generate(changed, turn.state);
   }
 
   async pick(turnId) {
@@ -197,13 +247,19 @@ export class Talk {
   }
 
   async #answer(parent) {
-    const fields = this.#fields();
-    if (!fields) return;
+    if (!this.#fields()) return;
+    const turn = await this.#begin(parent, this.conversation.settings);
+    await this.#generate(turn, "failed");
+  }
+
+  /** Adds an answer that is still empty. The settings must have no mistake. */
+  async #begin(parent, settings) {
+    const { fields } = readSettings(settings);
     const { seed, ...others } = fields;
     // A call that a person demands is the first one; with its result the model may answer.
     const isResult = this.turns.find(({ id }) => id === parent)?.role === "tool";
     if (isResult && others.tool_choice === "required") delete others.tool_choice;
-    const turn = await this.#addTurn({
+    return this.#addTurn({
       role: "assistant",
       text: "",
       thoughts: "",
@@ -212,11 +268,10 @@ export class Talk {
       seed: seed ?? drawSeed(),
       asked: {
         fields: others,
-        system: this.conversation.settings.system,
+        system: settings.system,
         firstSent: this.conversation.firstSent,
       },
     }, parent);
-    await this.#generate(turn, "failed");
   }
 
   async #generate(turn, stateBefore) {
@@ -240,7 +295,8 @@ export class Talk {
       const added = { role, parent, conversation, seed, asked, ...other, state: "cut" };
       await this.#addTurnTo(conversation, { ...added, error: null });
     }
-    this.#onOutcome(other ? "differs" : "ended", generation.turn);
+    if (generation.problem) this.#onOutcome("problem", generation.problem);
+    else this.#onOutcome(other ? "differs" : "ended", generation.turn);
     this.#onChange();
   }
 

@@ -104,6 +104,11 @@ export class Thread {
     (wanted?.disabled ? other : wanted)?.focus();
   }
 
+  /** Takes the focus from a view that goes away. */
+  focus() {
+    this.#scroller.focus({ preventScroll: true });
+  }
+
   toEnd() {
     this.#isFollowing = true;
     this.#scroller.scrollTop = this.#scroller.scrollHeight;

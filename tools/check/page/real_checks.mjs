@@ -1,4 +1,5 @@
-// The page with moeflux itself: the demo model, keys, and a server that dies in mid-answer.
+// The page with moeflux itself: the demo model, its tokens, two seeds beside each other, keys, and
+// a server that dies in mid-answer.
 import assert from "node:assert/strict";
 import { eventually } from "./harness.mjs";
 import { Moeflux, Work } from "./moeflux.mjs";
@@ -56,6 +57,56 @@ async function demo(harness, program) {
     await person.button("Send result").click();
     await eventually(() => page.locator(".answer").count(), 2);
     await person.isDone();
+  }, { upstream });
+
+  await harness.check("moeflux: an answer goes on from its own token as it did", async (it) => {
+    const { person, page } = it;
+    await person.setting("Temperature", "0");
+    await person.askAndWait("What does Vec::push do?");
+    const [text] = await person.answers();
+    await person.button("Tokens").click();
+    const shown = page.locator(".token-text .token");
+    await eventually(() => shown.count(), 11);
+    assert.equal((await shown.allTextContents()).join(""), `${text.trim()}<|im_end|>`);
+    for (const [index, name] of [[3, "to"], [0, "Appends"]]) {
+      await shown.nth(index).click();
+      await person.clickAndWait(`Continue from here with ${name}`);
+      assert.equal((await person.answers())[0], text);
+      const [, n, nCached] = /prompt (\d+) tokens, (\d+) cached/.exec(
+        await page.locator(".facts").innerText());
+      assert.ok(nCached >= n / 2, `${nCached} of ${n} are cached`);
+      await person.button("Tokens").click();
+      await eventually(() => shown.allTextContents().then((texts) => texts.join("")),
+        `${text.trim()}<|im_end|>`);
+    }
+    await shown.nth(5).click();
+    await person.clickAndWait("Continue from here with front");
+    assert.match((await person.answers())[0], /^Appends an element to the front/);
+    assert.equal(await page.locator(".trouble:visible").count(), 0);
+  }, { upstream });
+
+  await harness.check("moeflux: the same seed gives the same answer on both sides", async (it) => {
+    const { person, page } = it;
+    await person.setting("Seed", "11");
+    await person.setting("Temperature", "1.5");
+    await person.askAndWait("Say anything.");
+    const [text] = await person.answers();
+    await page.locator(".answer").getByLabel("Compare two answers").click();
+    await person.button("Same seed").click();
+    await person.button("Ask both").click();
+    await page.getByText("Both answers are the same.").waitFor();
+    assert.deepEqual(await page.locator(".side .prose").allInnerTexts(), [text, text]);
+    const right = page.getByRole("region", { name: "Right" });
+    await right.locator("summary").first().click();
+    await right.getByLabel("Seed").fill("12");
+    await person.button("Ask both again").click();
+    await page.getByText(/The answers (differ|are the same for)/).waitFor();
+    const [again, other] = await page.locator(".side .prose").allInnerTexts();
+    assert.equal(again, text);
+    assert.notEqual(other, text);
+    await person.button("Keep right").click();
+    await page.getByText("5 of 5").waitFor();
+    assert.equal((await person.answers())[0], other);
   }, { upstream });
 
   await harness.check("moeflux: its errors are lines with a way on", async ({ person, page }) => {

@@ -3,6 +3,7 @@
 import http from "node:http";
 
 const PIECE_CHARACTERS = 5;
+const END = "<|im_end|>";
 
 export class ScriptedServer {
   /** What the model says: body of the request → script (see `#stream`), may be replaced. */
@@ -26,6 +27,11 @@ export class ScriptedServer {
   upstream = null;
   /** Bodies of requests for answers, newest last. */
   asked = [];
+  /** What a text that goes on says, and the bodies of requests for that and for tokens. */
+  completion = () => ({ text: " and so on." });
+  completed = [];
+  tokenized = [];
+  nAlone = 1;
   /** Paths that were requested, with their hosts. */
   paths = [];
   #page;
@@ -83,7 +89,11 @@ export class ScriptedServer {
     if (path === "/tokenize") return this.#tokenize(body, response);
     if (path === "/v1/chat/completions") {
       this.asked.push(body);
-      return this.#stream(this.answer(body), response);
+      return this.#stream(this.answer(body), response, body);
+    }
+    if (path === "/v1/completions") {
+      this.completed.push(body);
+      return this.#complete(this.completion(body), response, body);
     }
     return fail(response, 404, "not found");
   }
@@ -102,18 +112,25 @@ export class ScriptedServer {
     response.end(text);
   }
 
-  /** A token for every four characters. */
+  /** A token for every four characters; a short text alone has `nAlone`. */
   #tokenize(body, response) {
-    const count = Math.ceil(JSON.stringify(body.content ?? body.messages).length / 4);
+    this.tokenized.push(body);
+    const text = JSON.stringify(body.content ?? body.messages);
+    const count = Math.ceil(text.length / 4);
     if (count > this.props.max_model_len) return tooLong(response, count);
-    return send(response, 200, { count, tokens: [] });
+    const isAlone = body.content?.length <= 8;
+    const tokens = isAlone ? Array.from({ length: this.nAlone }, () => 900 + body.content.length)
+      : Array.from({ length: count }, () => 7);
+    return send(response, 200, { count, tokens });
   }
 
   /**
    * Plays a script: `{thoughts, text, calls, finish, pieceCharacters, pauseMs, progress, waitMs,
-   * cutAfter, onClose, error}`. `cutAfter` ends the connection behind so many pieces.
+   * cutAfter, onClose, error, logprobs}`. `cutAfter` ends the connection behind so many pieces;
+   * `logprobs` has the entries of the pieces of the text, which otherwise are made up if the body
+   * asks for them.
    */
-  async #stream(script, response) {
+  async #stream(script, response, body) {
     if (script.error) return fail(response, script.error.status, script.error.message,
       script.error.code);
     response.writeHead(200, { "content-type": "text/event-stream" });
@@ -122,9 +139,10 @@ export class ScriptedServer {
       this.machine?.end();
       script.onClose?.();
     });
-    const chunk = (delta, finish = null) => response.write(`data: ${JSON.stringify({
-      model: this.props.model, choices: [{ index: 0, delta, finish_reason: finish }],
-    })}\n\n`);
+    const chunk = (delta, finish = null, logprobs = null) =>
+      response.write(`data: ${JSON.stringify({ model: this.props.model,
+        choices: [{ index: 0, delta, logprobs, finish_reason: finish }] })}\n\n`);
+    let nText = 0;
     chunk({ role: "assistant", content: "" });
     for (const progress of script.progress ?? []) {
       response.write(`data: ${JSON.stringify({ choices: [], prompt_progress: progress })}\n\n`);
@@ -135,9 +153,14 @@ export class ScriptedServer {
     for (const [index, delta] of pieces.entries()) {
       if (response.destroyed) return undefined;
       if (index === script.cutAfter) return response.destroy();
-      chunk(delta);
+      const isScored = body.logprobs && "content" in delta;
+      chunk(delta, null, isScored ? { content: scoreOf(script, delta.content, nText) } : null);
+      if ("content" in delta) nText += 1;
       this.machine?.token();
       await pause(script.pauseMs ?? 0, index);
+    }
+    if (body.logprobs && !script.finish && !script.calls) {
+      chunk({ content: "" }, null, { content: [entry(END, -0.01)] });
     }
     chunk({}, script.finish ?? (script.calls ? "tool_calls" : "stop"));
     const usage = { prompt_tokens: 12, completion_tokens: pieces.length };
@@ -146,6 +169,41 @@ export class ScriptedServer {
     response.write(`data: ${JSON.stringify({ choices: [], usage })}\n\n`);
     return response.end("data: [DONE]\n\n");
   }
+
+  /** Plays a script `{text, pauseMs, cached}` in the form of Completions. */
+  async #complete(script, response, body) {
+    response.writeHead(200, { "content-type": "text/event-stream" });
+    const chunk = (text, names, finish = null) => response.write(`data: ${JSON.stringify({
+      choices: [{ index: 0, text, finish_reason: finish, logprobs: {
+        tokens: names,
+        token_logprobs: names.map(() => -0.2),
+        top_logprobs: names.map((name) => ({ [name]: -0.2, other: -2 })),
+      } }],
+    })}\n\n`);
+    const pieces = deltas("text", script.text, script);
+    for (const [index, { text }] of pieces.entries()) {
+      chunk(text, [text]);
+      await pause(script.pauseMs ?? 0, index);
+    }
+    chunk("", [END]);
+    chunk("", [], "stop");
+    const usage = { prompt_tokens: body.prompt.length, completion_tokens: pieces.length,
+      prompt_tokens_details: { cached_tokens: script.cached ?? 0 } };
+    response.write(`data: ${JSON.stringify({ choices: [], usage })}\n\n`);
+    return response.end("data: [DONE]\n\n");
+  }
+}
+
+function scoreOf({ logprobs }, text, index) {
+  const written = logprobs?.[index];
+  if (written) return written;
+  const others = [" some", " other", " thing"].map((token, rank) => entry(token, -3 - rank));
+  const own = entry(text, -0.05 - (index % 4));
+  return [{ ...own, top_logprobs: [own, ...others] }];
+}
+
+function entry(token, logprob) {
+  return { token, logprob, bytes: [...Buffer.from(token)], top_logprobs: [] };
 }
 
 function deltas(name, text, { pieceCharacters = PIECE_CHARACTERS }) {

@@ -33,7 +33,8 @@ impl ChoosingServer {
             }
         };
         // The pipe must not fill up.
-        std::thread::spawn(move || lines.for_each(drop));
+        let reader = std::thread::Builder::new().name("serve-stderr".to_owned());
+        reader.spawn(move || lines.for_each(drop)).unwrap();
         let mut server = Self { child, address, start: String::new() };
         let (_, page) = server.send("GET / HTTP/1.1\r\naccept: text/html", "");
         let (_, rest) = page.split_once("moeflux-start\" content=\"").unwrap();
