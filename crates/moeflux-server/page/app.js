@@ -3,8 +3,8 @@
 // Each module names only modules above it in this list:
 //
 //     texts      sse, words, turns, continuation, settings, request, token_list, tasks, model_list,
-//                answer, answer_words, portable, markdown_file, keys, math, blocks, machine_history,
-//                heat
+//                answer, answer_words, portable, markdown_file, keys, math, blocks,
+//                machine_history, heat
 //     browser    dom, kept, appearance, notices
 //     rendering  markup, highlighting, code_block, prose
 //     data       store, server, generation, talk, machine_feed, model_manager
