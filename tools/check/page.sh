@@ -29,5 +29,13 @@ npm ci --silent --no-audit --no-fund --prefix "$tools"
 [ -x "$tools/ve/bin/python" ] || python3 -m venv "$tools/ve"
 "$tools/ve/bin/pip" install -q numpy
 
+# The hub of the tests; HUB names one that is built.
+hub=${HUB:-}
+if [ -z "$hub" ]; then
+    cargo build --release --quiet --locked -p moeflux-testing --features hub --example hub
+    hub=${CARGO_TARGET_DIR:-target}/release/examples/hub
+fi
+hub=$(realpath "$hub")
+
 node --test "$here"/*.test.mjs
-PAGE_TOOLS=$tools PYTHON=$tools/ve/bin/python node "$here/check.mjs" "$moeflux" "${2:-}"
+HUB=$hub PAGE_TOOLS=$tools PYTHON=$tools/ve/bin/python node "$here/check.mjs" "$moeflux" "${2:-}"

@@ -3,7 +3,7 @@
 import { Harness } from "./harness.mjs";
 import { Moeflux } from "./moeflux.mjs";
 
-const ALL = "talk turns store content files look compare machine models speed real";
+const ALL = "talk turns store content files look compare machine models speed real choosing";
 const [program, only] = process.argv.slice(2);
 const served = process.env.PAGE ? null : await new Moeflux(program).start();
 const harness = new Harness(process.env.PAGE ?? served.url, { only, isOwnPage: served !== null });

@@ -16,10 +16,11 @@ export class Moeflux {
     this.#program = program;
   }
 
-  /** Starts the server with these options; port 0 is a free one. */
-  async start(options = [], port = 0) {
+  /** Starts the server with these options and variables; port 0 is a free one. */
+  async start(options = [], port = 0, variables = {}) {
     const given = ["serve", "--port", String(port), ...options];
-    const started = spawn(this.#program, given, { stdio: ["ignore", "ignore", "pipe"] });
+    const env = { ...process.env, ...variables };
+    const started = spawn(this.#program, given, { stdio: ["ignore", "ignore", "pipe"], env });
     this.#process = started;
     let said = "";
     this.url = await new Promise((resolve, reject) => {
@@ -53,15 +54,19 @@ export class Work {
   #folder = mkdtempSync(join(tmpdir(), "moeflux-page-"));
 
   file(name, text) {
-    const path = join(this.#folder, name);
+    const path = this.path(name);
     writeFileSync(path, text);
     return path;
+  }
+
+  path(name) {
+    return join(this.#folder, name);
   }
 
   /** A model that answers each question with this text. */
   model(name, text, layers) {
     const script = this.file(`${name}.json`, JSON.stringify({ plain: text, layers }));
-    const folder = join(this.#folder, name);
+    const folder = this.path(name);
     execFileSync(process.env.PYTHON ?? "python3", [SCRIPT_MODEL, script, folder]);
     return folder;
   }
