@@ -76,5 +76,5 @@ pub use job::{
 };
 pub use service::{Open, Options, Service, Ticket};
 pub use session_cache::KeptLimits;
-pub use shared::{ExpertsReply, State};
+pub use shared::{ExpertsReply, ExpertsReport, State};
 pub use stats::{Histogram, Stats};

@@ -17,7 +17,7 @@ use crate::answers::Context;
 use crate::job::{Job, Progress, Refusal, Sink};
 use crate::scheduler::{Scheduler, SchedulerLimits};
 use crate::session_cache::KeptLimits;
-use crate::shared::{ExpertsReply, JobFlags, SharedState, State};
+use crate::shared::{ExpertsReply, ExpertsReport, JobFlags, SharedState, State};
 use crate::stats::Stats;
 use crate::tracked::{SinkGuard, SubmittedJob};
 
@@ -246,9 +246,10 @@ impl Service {
         self.stats()
     }
 
-    /// Asks for the uses of experts, which the thread reads between two steps or layers. The reply
-    /// has no layers where experts are not counted and while no model is in memory; none is loaded
-    /// for it. If too many callers wait, the reply of the oldest is dropped.
+    /// Asks for the uses of experts and the times of the last step of an answer, which the thread
+    /// reads between two steps or layers. The report has no layers where experts are not counted,
+    /// and none while no model is in memory; no model is loaded for it. If too many callers wait,
+    /// the reply of the oldest is dropped.
     pub fn ask_experts(&self, reply: ExpertsReply) {
         if self.state() != State::Ready {
             reply(Arc::default());
@@ -413,7 +414,7 @@ impl ServiceThread {
                         return;
                     }
                     self.shared.set_state(State::Unloaded);
-                    self.shared.answer_experts(Vec::new);
+                    self.shared.answer_experts(ExpertsReport::default);
                 }
                 Err(error) => {
                     // The first time, the error goes to the caller that opened the service.
@@ -421,7 +422,7 @@ impl ServiceThread {
                         tracing::error!(%error, "the model cannot be opened");
                     }
                     self.shared.set_state(State::Broken);
-                    self.shared.answer_experts(Vec::new);
+                    self.shared.answer_experts(ExpertsReport::default);
                     self.refuse(std::mem::take(&mut first), &error);
                     self.report_opened(Err(error));
                 }
@@ -480,7 +481,7 @@ impl ServiceThread {
                 Ok(ServiceCommand::Look) => {
                     // There is nothing to free.
                     self.shared.is_unload_wanted.store(false, Ordering::Relaxed);
-                    self.shared.answer_experts(Vec::new);
+                    self.shared.answer_experts(ExpertsReport::default);
                 }
                 Err(_) => return None,
             }
@@ -515,7 +516,7 @@ impl ServiceThread {
             if shared.is_cancelled.swap(false, Ordering::Relaxed) {
                 scheduler.fail_all(&Error::Cancelled);
             }
-            shared.answer_experts(|| engine.layer_experts());
+            shared.answer_experts(|| ExpertsReport::of(engine));
             has_worked = scheduler.turn(&mut || self.next_submitted());
             if scheduler.is_stopped() {
                 scheduler.close();

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use moeflux::stats::LayerExperts;
+use moeflux::Engine;
+use moeflux::stats::{LayerExperts, StepTimes};
 
 use crate::job::Progress;
 use crate::stats::Stats;
@@ -17,8 +18,26 @@ use crate::stats::Stats;
 /// Upper bound on callers that wait for the uses of experts. A further one displaces the oldest.
 const N_ASKING_MAX: usize = 16;
 
-/// Receives the experts of each layer. It is called on the engine's thread, or dropped.
-pub type ExpertsReply = Box<dyn FnOnce(Arc<Vec<LayerExperts>>) + Send>;
+/// What the engine tells of its experts.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ExpertsReport {
+    /// The experts of each layer.
+    pub layers: Vec<LayerExperts>,
+    /// The times of the last step of an answer.
+    pub last_step: Option<StepTimes>,
+}
+
+impl ExpertsReport {
+    /// Asks the engine.
+    pub(crate) fn of(engine: &Engine) -> Self {
+        let (layers, last_step) = engine.layer_experts();
+        Self { layers, last_step }
+    }
+}
+
+/// Receives a report. It is called on the engine's thread, or dropped.
+pub type ExpertsReply = Box<dyn FnOnce(Arc<ExpertsReport>) + Send>;
 
 /// State of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +150,7 @@ impl SharedState {
     }
 
     /// Replies to the callers that wait for the uses of experts. Without any, this is a load.
-    pub(crate) fn answer_experts(&self, layers: impl FnOnce() -> Vec<LayerExperts>) {
+    pub(crate) fn answer_experts(&self, report: impl FnOnce() -> ExpertsReport) {
         if !self.experts.is_asked.load(Ordering::Relaxed) {
             return;
         }
@@ -140,8 +159,8 @@ impl SharedState {
             self.experts.is_asked.store(false, Ordering::Relaxed);
             std::mem::take(&mut *asking)
         };
-        let layers = Arc::new(layers());
-        asking.into_iter().for_each(|reply| reply(Arc::clone(&layers)));
+        let report = Arc::new(report());
+        asking.into_iter().for_each(|reply| reply(Arc::clone(&report)));
     }
 
     pub(crate) fn state(&self) -> State {
@@ -241,7 +260,7 @@ mod tests {
         let mut n_reads = 0;
         shared.answer_experts(|| {
             n_reads += 1;
-            Vec::new()
+            ExpertsReport::default()
         });
         assert_eq!((n_reads, n_replies.load(Ordering::Relaxed)), (1, N_ASKING_MAX));
         answer();

@@ -5,8 +5,8 @@
 //! reader, from two states and their times. This module knows no HTTP and reads no clock.
 
 use moeflux::Memory;
-use moeflux::stats::{LayerExperts, StreamStats, TierStats};
-use moeflux_schedule::{State, Stats};
+use moeflux::stats::{LayerExperts, LayerTime, StepTimes, StreamStats, TierStats};
+use moeflux_schedule::{ExpertsReport, State, Stats};
 use serde_json::{Value as Json, json};
 
 /// What a state of the machine is made of.
@@ -96,14 +96,29 @@ fn tiers(tiers: &TierStats) -> Json {
 }
 
 /// Returns the uses of experts, of which there may be ten thousands: no tree of JSON is built.
-pub(crate) fn experts_json(layers: &[LayerExperts]) -> String {
+pub(crate) fn experts_json(report: &ExpertsReport) -> String {
     let layer = |LayerExperts { layer, uses, in_memory, .. }: &LayerExperts| {
         let flags = in_memory.iter().map(bool::to_string).collect::<Vec<_>>().join(",");
         let uses = uses.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
         format!("{{\"layer\":{layer},\"uses\":[{uses}],\"in_memory\":[{flags}]}}")
     };
-    let layers: Vec<String> = layers.iter().map(layer).collect();
-    format!("{{\"layers\":[{}]}}", layers.join(","))
+    let layers: Vec<String> = report.layers.iter().map(layer).collect();
+    let last = report.last_step.as_ref().map_or(Json::Null, last_token);
+    format!("{{\"layers\":[{}],\"last_token\":{last}}}", layers.join(","))
+}
+
+fn last_token(times: &StepTimes) -> Json {
+    let seconds: f64 = times.layers.iter().map(|it| it.time.as_secs_f64()).sum();
+    let layer = |it: &LayerTime| {
+        json!({
+            "layer": it.layer,
+            "seconds": it.time.as_secs_f64(),
+            "wait_s": it.wait.as_secs_f64(),
+            "found": it.n_found,
+            "read": it.n_read,
+        })
+    };
+    json!({"seconds": seconds, "layers": times.layers.iter().map(layer).collect::<Vec<_>>()})
 }
 
 #[cfg(test)]

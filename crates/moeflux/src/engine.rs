@@ -25,7 +25,9 @@ use crate::experts::stream::{
     StreamStats, choose_way,
 };
 use crate::experts::trace::TraceWriter;
-use crate::experts::{Experts, LayerExperts, ResidentExperts, RestStats, for_each_expert};
+use crate::experts::{
+    Experts, LayerExperts, ResidentExperts, RestStats, StepTimes, for_each_expert,
+};
 use crate::families::ModelPlan;
 use crate::format::{Checkpoint, CheckpointSums, ShardFile};
 use crate::forward::{LoadedModel, ShardGroup};
@@ -387,11 +389,12 @@ impl Engine {
         self.runtime.stream_stats()
     }
 
-    /// Returns the routed experts of each layer, with their uses and whether they are in memory.
-    /// Empty where a device finds experts itself, because they are not counted there.
+    /// Returns the routed experts of each layer with their uses, none where a device finds experts
+    /// itself; and if experts are streamed, the times of the last step of an answer.
     #[must_use]
-    pub fn layer_experts(&self) -> Vec<LayerExperts> {
-        self.runtime.lock_to_clean_up().experts.layers()
+    pub fn layer_experts(&self) -> (Vec<LayerExperts>, Option<StepTimes>) {
+        let device = self.runtime.lock_to_clean_up();
+        (device.experts.layers(), device.experts.step_times())
     }
 
     /// Returns how experts that do not fit into memory are read; `None` where all fit. With

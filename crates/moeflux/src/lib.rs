@@ -127,7 +127,7 @@ pub mod stats {
     pub use crate::backend::{DeviceNames, TierStats};
     pub use crate::experts::predict::Quality;
     pub use crate::experts::stream::StreamStats;
-    pub use crate::experts::{LayerExperts, RestStats};
+    pub use crate::experts::{LayerExperts, LayerTime, RestStats, StepTimes};
     pub use crate::ranks::LinkStats;
 }
 

@@ -17,6 +17,7 @@ use crate::answers::Context;
 use crate::prefill::Prefill;
 use crate::prefill::chunk::{ChunkOutcome, PrefillChunk};
 use crate::prefill::scores::PromptScorer;
+use crate::shared::ExpertsReport;
 
 /// Target time for one layer of a prompt's step, during which answers wait. Applies where experts
 /// are in memory.
@@ -147,7 +148,7 @@ impl Scheduler<'_> {
             self.publish_reads();
         }
         let Context { engine, shared, .. } = self.context;
-        shared.answer_experts(|| engine.layer_experts());
+        shared.answer_experts(|| ExpertsReport::of(engine));
         self.balance.add_prompts(spent);
         self.precedence.add(self.under_way.iter().map(|it| it.id), spent);
         while let Some(submitted) = job_source() {

@@ -285,3 +285,34 @@ fn a_map_of_experts_comes_during_an_answer_and_never_loads_the_model() {
     let held = Running::with(|wanted| wanted.is_held = true);
     assert!(layers(&held).is_empty());
 }
+
+#[test]
+fn the_last_token_has_a_time_for_each_layer() {
+    let [n_layers, _, top_k] = SHAPE;
+    let server = Running::with(|wanted| wanted.n_slots = Some(40));
+    let last = || server.get(EXPERTS).success()["last_token"].take();
+    assert_eq!(last(), Json::Null);
+    let body = json!({"messages": question(), "max_tokens": 9, "logit_bias": server.endless()});
+    server.post(CHAT, &body).success();
+    let (token, stream) = (last(), server.stats().stream.unwrap());
+    let layers = token["layers"].as_array().unwrap();
+    let expected: Vec<Json> = (0..n_layers).map(Json::from).collect();
+    assert_eq!(layers.iter().map(|it| it["layer"].clone()).collect::<Vec<_>>(), expected);
+    let mut seconds = 0.0;
+    for layer in layers {
+        let of = |key: &str| layer[key].as_f64().unwrap();
+        assert!(0.0 < of("seconds") && of("wait_s") <= of("seconds"), "{layer}");
+        assert_eq!(
+            layer["found"].as_u64().unwrap() + layer["read"].as_u64().unwrap(),
+            top_k as u64
+        );
+        seconds += of("seconds");
+    }
+    assert!((token["seconds"].as_f64().unwrap() - seconds).abs() < 1e-9);
+    let waits: f64 = layers.iter().map(|it| it["wait_s"].as_f64().unwrap()).sum();
+    assert!(waits <= stream.read_wait.as_secs_f64());
+    // Where nothing is streamed, there is none.
+    let server = Running::new();
+    server.post(CHAT, &body).success();
+    assert_eq!(server.get(EXPERTS).success()["last_token"], Json::Null);
+}

@@ -11,6 +11,7 @@ pub(crate) mod trace;
 pub(crate) mod replay;
 mod for_each;
 mod uses;
+mod times;
 pub(crate) mod stream;
 mod resident;
 mod arrived;
@@ -18,6 +19,7 @@ mod arrived;
 pub use arrived::{Arrived, ArrivedExpert, SlotExperts};
 pub use for_each::for_each_expert;
 pub use resident::{ResidentExperts, RestStats};
+pub use times::{LayerTime, StepTimes};
 pub use uses::LayerExperts;
 
 use std::time::Duration;
@@ -278,6 +280,16 @@ impl Experts {
             Self::OnDevice => Vec::new(),
             Self::Resident(resident) => resident.layers(),
             Self::Streaming(stream) => stream.layers(),
+        }
+    }
+
+    /// Returns the times of the last step of an answer; `None` before the first one, and where
+    /// nothing is streamed.
+    #[must_use]
+    pub fn step_times(&self) -> Option<StepTimes> {
+        match self {
+            Self::Resident(_) | Self::OnDevice => None,
+            Self::Streaming(stream) => stream.step_times(),
         }
     }
 

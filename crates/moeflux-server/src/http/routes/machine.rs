@@ -61,10 +61,10 @@ pub(crate) fn watch(
 pub(crate) async fn experts(state: &ModelState) -> Result<Response<Body>, Problem> {
     let (sender, answered) = oneshot::channel();
     // The client may be gone when the reply comes.
-    let reply = move |layers| drop(sender.send(layers));
+    let reply = move |report| drop(sender.send(report));
     state.served.service.ask_experts(Box::new(reply));
-    if let Ok(Ok(layers)) = timeout(EXPERTS_WAIT, answered).await {
-        return Ok(reply::text("application/json", machine::experts_json(&layers)));
+    if let Ok(Ok(report)) = timeout(EXPERTS_WAIT, answered).await {
+        return Ok(reply::text("application/json", machine::experts_json(&report)));
     }
     let problem = "the engine is busy with a long step: ask again";
     let failure = Failure::new(FailureKind::Unavailable, problem);

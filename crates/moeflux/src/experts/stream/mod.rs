@@ -35,6 +35,7 @@ use tracing::Level;
 use crate::error::Result;
 use crate::experts::predict::{LookAhead, LookAheadShape};
 use crate::experts::table::{Lookup, SlotLease, TableShape};
+use crate::experts::times::StepRecorder;
 use crate::experts::uses::UseCounts;
 use crate::experts::{ArrivalOrder, ExpertRequest};
 use crate::format::{Checkpoint, CheckpointSums};
@@ -149,6 +150,7 @@ pub struct ExpertStream {
     reads: ExpertReads,
     prefetch: PrefetchState,
     uses: UseCounts,
+    times: StepRecorder,
     /// Time for which computing waited for reads.
     read_wait: Duration,
     clock: Arc<dyn Clock>,
@@ -190,6 +192,7 @@ impl ExpertStream {
             reads: ExpertReads::new(drives),
             prefetch: PrefetchState::new(config.prefetches, look_ahead),
             uses: UseCounts::new(n_experts.iter().copied()),
+            times: StepRecorder::new(&n_experts),
             read_wait: Duration::ZERO,
         };
         stream.resize(n_slots)?;
@@ -263,7 +266,9 @@ impl ExpertStream {
         self.slots.table.begin_step(n_rows);
         let guess_bytes = if is_small { GUESS_BYTES } else { usize::MAX };
         self.reads.loader.set_prefetch_bytes_max(guess_bytes);
-        self.prefetch.begin_step(StepMeter::begin(is_small, self.clock.now(), self.read_wait));
+        let now = self.clock.now();
+        self.prefetch.begin_step(StepMeter::begin(is_small, now, self.read_wait));
+        self.times.begin(is_small, self.totals(now));
     }
 
     /// Gives slots up or adds some, as memory is short or not. Failing to allocate more is no
@@ -310,7 +315,12 @@ impl ExpertStream {
                 return Ok(Some((self.request.group(&self.slots), self.request.order)));
             }
             if self.request.is_over() {
-                self.prefetch.guessed_at = Some(self.clock.now());
+                let now = self.clock.now();
+                self.prefetch.guessed_at = Some(now);
+                // The ranks of a group end a layer chunk by chunk.
+                if !self.request.is_in_chunk() {
+                    self.times.end_layer(self.request.layer, self.totals(now));
+                }
                 return Ok(None);
             }
             if self.reads.loader.n_jobs() == 0 {

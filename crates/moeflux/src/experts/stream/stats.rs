@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::experts::predict::Quality;
 use crate::experts::stream::ExpertStream;
+use crate::experts::times::{StepTimes, StreamTotals};
 use crate::experts::uses::LayerExperts;
 
 /// What streaming has done since the model was opened.
@@ -101,6 +102,22 @@ impl ExpertStream {
             let slot = slots.table.slot_of(layer, expert);
             slot.is_some_and(|slot| slots.is_ready(slot)) || device_cache.has(layer, expert)
         })
+    }
+
+    /// Returns the times of the last step of an answer.
+    pub(in crate::experts) fn step_times(&self) -> Option<StepTimes> {
+        self.times.last()
+    }
+
+    /// Returns totals at `now`.
+    pub(super) fn totals(&self, now: Duration) -> StreamTotals {
+        let table = self.slots.table.counters();
+        StreamTotals {
+            now,
+            read_wait: self.read_wait,
+            n_found: table.hits + self.device_cache.hits,
+            n_read: table.misses + table.on_their_way,
+        }
     }
 
     /// Returns the statistics so far.
