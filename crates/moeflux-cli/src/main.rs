@@ -29,7 +29,7 @@ use moeflux::provider::ranks::RankGroup;
 
 use crate::commands::{
     bench, chat, completions, doctor, eval, generate, inspect, list, logits, pack, plan, pull,
-    replay, rm, serve, synth, verify,
+    replay, rm, serve, synth, tokenize, verify,
 };
 use crate::failure::{CommandFailure, CommandResult};
 use crate::model::fetch;
@@ -66,6 +66,8 @@ enum CliCommand {
     List(list::ListArgs),
     /// Remove a model from the cache of the Hugging Face hub
     Rm(rm::RmArgs),
+    /// Show the tokens of a text, or the text of tokens
+    Tokenize(tokenize::TokenizeArgs),
     /// Write the logits of every token to a .npy file (float32 [n_tokens, vocab])
     Logits(logits::LogitsArgs),
     /// Compute perplexity and bits per byte of a text; optionally compare two backends
@@ -238,6 +240,7 @@ fn run(command: CliCommand) -> CommandResult {
         CliCommand::Generate(args) => generate::run(&args),
         CliCommand::Chat(args) => chat::run(&args),
         CliCommand::Serve(args) => serve::run(&args),
+        CliCommand::Tokenize(args) => Ok(print::line(&tokenize::run(&args)?)?),
         CliCommand::Logits(args) => logits::run(&args),
         CliCommand::Eval(args) => eval::run(&args),
         CliCommand::Bench(args) => bench::run(&args),

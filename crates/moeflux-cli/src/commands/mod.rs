@@ -5,6 +5,7 @@
 
 pub(crate) mod generate;
 pub(crate) mod chat;
+pub(crate) mod tokenize;
 pub(crate) mod logits;
 pub(crate) mod eval;
 pub(crate) mod bench;

@@ -287,14 +287,16 @@ fn object(key: &str, value: Value) -> Map<String, Value> {
     [(key.to_owned(), value)].into_iter().collect()
 }
 
-fn read_prompt(path: &Path) -> Result<String> {
+/// Reads a text from a file.
+pub(crate) fn read_prompt(path: &Path) -> Result<String> {
     String::from_utf8(read_file(path, PROMPT_BYTES_MAX)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Error::malformed(path, format!("is not UTF-8 at byte {at}"))
     })
 }
 
-fn read_stdin() -> Result<String> {
+/// Reads a text from stdin.
+pub(crate) fn read_stdin() -> Result<String> {
     let mut bytes = Vec::new();
     let read = std::io::stdin().lock().take(PROMPT_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|error| Error::Input(format!("cannot read stdin: {error}")))?;

@@ -1,6 +1,6 @@
 //! Commands that succeed, and wrong uses of them.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::{ModelDir, check_fails, golden, moeflux, read_npy, stdout_of};
 
@@ -265,4 +265,44 @@ fn a_shell_completes_commands_options_and_models() {
     assert_eq!(completed("moeflux rm", "s"), ["some/Qwen9-MoE"]);
     assert_eq!(completed("moeflux plan", "qwen3-next"), ["qwen3-next-80B-A3B"]);
     assert_eq!(completed("moeflux pull", "openai/gpt-oss-1"), ["openai/gpt-oss-120b"]);
+}
+
+#[test]
+fn a_text_is_shown_as_tokens_and_back() {
+    let text = "fn main() { println!(\"hé\"); }";
+    let ids = stdout_of(&["tokenize", text, "--ids"]);
+    let list: Vec<u32> = ids.trim().split(',').map(|id| id.parse().unwrap()).collect();
+    let json: Value = serde_json::from_str(&stdout_of(&["tokenize", text, "--json"])).unwrap();
+    assert_eq!((&json["n_tokens"], &json["n_bytes"]), (&json!(list.len()), &json!(text.len())));
+    let bytes = json["tokens"].as_array().unwrap().iter().flat_map(|token| {
+        token["bytes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|it| u8::try_from(it.as_u64().unwrap()).unwrap())
+    });
+    assert_eq!(String::from_utf8(bytes.collect()).unwrap(), text);
+    let table = stdout_of(&["tokenize", text]);
+    let words = format!("{} tokens for {} bytes", list.len(), text.len());
+    assert_eq!(table.lines().count(), list.len() + 1);
+    assert!(
+        table.contains(&format!("{:>8}  \"fn\"", list[0])) && table.contains(&words),
+        "{table}"
+    );
+    assert_eq!(stdout_of(&["tokenize", "--decode", ids.trim()]).trim_end_matches('\n'), text);
+    check_fails(&["tokenize", "--decode", "1,9999999"], &["token 9999999 at index 1"]);
+    for args in [&["tokenize"][..], &["tokenize", "a", "--file", "b"], &["tokenize", "--ids"]] {
+        assert_eq!(moeflux(args).status.code(), Some(2), "{args:?}");
+    }
+    let dir = ModelDir::new();
+    std::fs::write(dir.file("text"), text).unwrap();
+    let (file, out) = (dir.file("text"), dir.file("logits.npy"));
+    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    assert_eq!(stdout_of(&["tokenize", "--file", file, "--ids"]), ids);
+    stdout_of(&["logits", "--file", file, "--out", out]);
+    let of_file = std::fs::read(out).unwrap();
+    stdout_of(&["logits", "--tokens", ids.trim(), "--out", out]);
+    assert!(std::fs::read(out).unwrap() == of_file);
+    std::fs::write(file, "").unwrap();
+    check_fails(&["logits", "--file", file, "--out", out], &["the text is empty"]);
 }
