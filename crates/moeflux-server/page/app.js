@@ -4,14 +4,14 @@
 //
 //     texts      sse, words, turns, continuation, settings, request, token_list, tasks, model_list,
 //                answer, answer_words, portable, markdown_file, keys, math, blocks,
-//                machine_history, heat
+//                machine_history, heat, token_times
 //     browser    dom, kept, appearance, notices
 //     rendering  markup, highlighting, code_block, prose
 //     data       store, server, generation, talk, machine_feed, model_manager
 //     views      turn_parts, question_view, tool_cards, thoughts, token_view, answer_view, thread,
 //                turn_actions, composer, sidebar, dialogs, settings_dialog, compare_view, meters,
-//                rate_chart, heat_map, machine_view, machine_panel, task_view, offer_view,
-//                model_rows, models_dialog, model_choice
+//                rate_chart, time_line, heat_map, machine_view, machine_panel, task_view,
+//                offer_view, model_rows, models_dialog, model_choice
 //     app
 //
 // The texts are pure and tested without a browser. Views never touch the store's records of turns;

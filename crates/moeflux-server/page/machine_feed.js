@@ -13,13 +13,13 @@ export class MachineFeed {
   #onTrouble;
   #abort = null;
   #timer = 0;
-  #isMapSeen = false;
+  #areLayersSeen = false;
   #asking = null;
   #nLayers = 0;
   #served = "";
 
   /**
-   * `onState(state, isAfterGap)`, `onExperts(layers)` and `onTrouble(error)` get what comes. An
+   * `onState(state, isAfterGap)`, `onExperts(experts)` and `onTrouble(error)` get what comes. An
    * error of the kind "missing" is the last: the server is older than this view.
    */
   constructor({ server, onState, onExperts, onTrouble }) {
@@ -42,9 +42,9 @@ export class MachineFeed {
     clearTimeout(this.#timer);
   }
 
-  /** Whether the map of experts is on the screen: only then its numbers are asked for again. */
-  setMapSeen(isSeen) {
-    this.#isMapSeen = isSeen;
+  /** Whether the layers are on the screen: only then their numbers are asked for again. */
+  setLayersSeen(isSeen) {
+    this.#areLayersSeen = isSeen;
     if (isSeen && this.#abort && this.#nLayers > 0) this.#askExperts(this.#abort.signal);
   }
 
@@ -80,14 +80,14 @@ export class MachineFeed {
     if (this.#asking === signal) return;
     this.#asking = signal;
     try {
-      const layers = await this.#server.experts(signal);
-      this.#nLayers = layers.length;
-      if (!signal.aborted) this.#onExperts(layers);
+      const experts = await this.#server.experts(signal);
+      this.#nLayers = experts.layers.length;
+      if (!signal.aborted) this.#onExperts(experts);
     } catch {
-      // The map keeps what it has; the stream tells of a server that is gone.
+      // The view keeps what it has; the stream tells of a server that is gone.
     }
     if (this.#asking === signal) this.#asking = null;
-    const goesOn = !signal.aborted && this.#nLayers > 0 && this.#isMapSeen;
+    const goesOn = !signal.aborted && this.#nLayers > 0 && this.#areLayersSeen;
     if (goesOn) this.#timer = setTimeout(() => this.#askExperts(signal), EXPERTS_MS);
   }
 }

@@ -31,7 +31,7 @@ export class MachinePanel {
     this.#feed = new MachineFeed({
       server,
       onState: (state, isAfterGap) => this.#view.push(state, isAfterGap, performance.now()),
-      onExperts: (layers) => this.#view.map.set(layers),
+      onExperts: (experts) => this.#view.setExperts(experts),
       onTrouble: (error) => this.#failed(error),
     });
     panel.querySelector("header").append(iconButton("close", "Close the machine view",
@@ -40,8 +40,8 @@ export class MachinePanel {
     button.addEventListener("click", () => this.toggle());
     document.addEventListener("visibilitychange", () => this.#watch());
     this.#narrow.addEventListener("change", () => this.#cover());
-    new IntersectionObserver((entries) => this.#feed.setMapSeen(entries.at(-1).isIntersecting),
-      { root: panel }).observe(this.#view.map.element);
+    new IntersectionObserver((entries) => this.#feed.setLayersSeen(entries.at(-1).isIntersecting),
+      { root: panel }).observe(this.#view.layers);
   }
 
   get isThere() {

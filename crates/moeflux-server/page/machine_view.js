@@ -1,4 +1,4 @@
-// The state of the machine as numbers, bars, a line and a map.
+// The state of the machine as numbers, bars, lines and a map.
 //
 // It shows what it is given and asks for nothing. A part whose numbers the server does not know is
 // left out.
@@ -8,6 +8,8 @@ import { HeatMap } from "./heat_map.js";
 import { MachineHistory, memoryParts } from "./machine_history.js";
 import { Meter, StackedBar, write } from "./meters.js";
 import { RateChart } from "./rate_chart.js";
+import { TimeLine } from "./time_line.js";
+import { tokenTimes } from "./token_times.js";
 import { byteRate, count, percent, plural, size, tokenRate } from "./words.js";
 
 const STATES = {
@@ -21,7 +23,10 @@ const ALL_IN_MEMORY = "All experts are in memory.";
 
 export class MachineView {
   element;
-  map = new HeatMap();
+  /** The parts that show each layer. */
+  layers;
+  #timeLine = new TimeLine();
+  #map = new HeatMap();
   #history = new MachineHistory();
   #trouble = element("p", { class: "hint", role: "status" });
   #now = new Meter("Now");
@@ -49,11 +54,12 @@ export class MachineView {
     this.#readParts = list(this.#found, this.#wait, this.#perToken, this.#drive);
     this.#tierParts = section("Where the experts were", list(this.#card, this.#memory, this.#disk));
     this.#memoryParts = section("Memory", list(this.#budget), this.#stack.element);
+    this.layers = element("div", { class: "layers" }, this.#timeLine.element, this.#map.element);
     this.element = element("div", { class: "machine-body" }, this.#trouble,
       section("Speed", list(this.#now, this.#answer), this.#chart.element),
       section("Experts and the drive", this.#allHere, this.#readParts), this.#tierParts,
       this.#memoryParts, section("Answers and sessions", list(this.#requests, this.#sessions,
-        this.#sessionBytes, this.#cached)), this.map.element);
+        this.#sessionBytes, this.#cached)), this.layers);
     this.setTrouble("Asking the server…");
   }
 
@@ -61,6 +67,11 @@ export class MachineView {
     this.#history.push(state, nowMs, isAfterGap);
     this.setTrouble(STATES[state.state] ?? "");
     this.show(nowMs);
+  }
+
+  setExperts({ layers, last_token: lastToken }) {
+    this.#timeLine.set(tokenTimes(lastToken));
+    this.#map.set(layers);
   }
 
   setTrouble(text) {

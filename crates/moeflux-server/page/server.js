@@ -117,10 +117,12 @@ export class Server {
     throw new ServerError("cut", "The connection to the server was lost.");
   }
 
-  /** The layers with the uses of their experts; none if the server does not count them. */
+  /**
+   * The `layers` with the uses of their experts, none if the server does not count them, and the
+   * times of the `last_token`, null if it does not know them.
+   */
   async experts(signal) {
-    const response = await this.#fetch("/moeflux/experts", { signal }, true);
-    return (await response.json()).layers;
+    return (await this.#fetch("/moeflux/experts", { signal }, true)).json();
   }
 
   /** The models that can be chosen, with what the server may do. */

@@ -26,6 +26,14 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
+/** A time that computing took, in milliseconds if it is less than a second. */
+export function shortTime(seconds) {
+  const ms = seconds * 1000;
+  if (ms >= 999.5) return `${seconds.toFixed(seconds < 9.95 ? 1 : 0)} s`;
+  const nDigits = [99.95, 0.995, 0.00995].findIndex((least) => ms >= least);
+  return `${ms.toFixed(nDigits < 0 ? 3 : nDigits)} ms`;
+}
+
 /** A time that is still to come, without false precision. */
 export function about(seconds) {
   if (seconds < 1) return "about 1 s";

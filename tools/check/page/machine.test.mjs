@@ -6,6 +6,7 @@ const PAGE = "../../../crates/moeflux-server/page";
 const load = (name) => import(`${PAGE}/${name}.js`);
 const { MachineHistory, memoryParts } = await load("machine_history");
 const heat = await load("heat");
+const token = await load("token_times");
 const words = await load("words");
 
 const NO_EXPERTS = {
@@ -197,4 +198,64 @@ test("a map is told in words", () => {
     { nLayers: 2, nExperts: 10, nInMemory: 3, nUsed: 3, tenthShare: 0.9 });
   assert.equal(heat.usesMax(layers), 90);
   assert.equal(heat.summary([{ uses: [0], in_memory: [false] }]).tenthShare, null);
+});
+
+function layer(number, ms, waitMs, read = 0) {
+  return { layer: number, seconds: ms / 1000, wait_s: waitMs / 1000, found: 8 - read, read };
+}
+
+test("the time of a token has parts that are the whole", () => {
+  const layers = [layer(3, 2, 1.5, 1), layer(4, 0, 0), layer(5, 6, 0), layer(6, 2, 9, 3)];
+  const times = token.tokenTimes({ seconds: 0.01, layers });
+  near(times.seconds, 0.01);
+  near(times.waitS, 0.0035);
+  assert.equal(times.slowest.layer, 5);
+  const ends = times.parts.map(({ start, computeShare, waitShare }) =>
+    start + computeShare + waitShare);
+  times.parts.slice(1).forEach(({ start }, index) => near(start, ends[index]));
+  near(ends.at(-1), 1);
+  assert.equal(token.tokenSentence(times),
+    "Last token: 10.0 ms, 3.5 ms of it waiting for the drive; slowest: layer 5, 6.0 ms.");
+  assert.deepEqual([0, 1, 3].map((index) => token.partSentence(times.parts[index])), [
+    "Layer 3: 2.0 ms, 1.5 ms of it waiting; 7 experts in memory, 1 read.",
+    "Layer 4: 0.000 ms, without waiting; 8 experts in memory, 0 read.",
+    "Layer 6: 2.0 ms, 2.0 ms of it waiting; 5 experts in memory, 3 read.",
+  ]);
+  assert.match(token.tokenSentence(token.tokenTimes({ layers: [layer(0, 1, 0)] })), /, none of it/);
+});
+
+test("there is no time of a token where the server tells none", () => {
+  const nothing = [undefined, null, { seconds: 0, layers: [] }, { layers: [layer(0, 0, 0)] },
+    { layers: [layer(0, NaN, 1), layer(1, -1, 0)] }];
+  for (const it of nothing) assert.equal(token.tokenTimes(it), null);
+});
+
+test("a layer of a token is found by point and by keys", () => {
+  const layers = [layer(0, 1, 0), layer(1, 0, 0), layer(2, 3, 0)];
+  const times = token.tokenTimes({ layers });
+  assert.deepEqual([-0.1, 0, 0.24, 0.25, 0.999, 1, NaN].map((it) => token.partAt(times, it)),
+    [null, 0, 0, 2, 2, null, null]);
+  const from = (index, key) => token.movedPart(times, index, key);
+  assert.deepEqual([from(0, "ArrowLeft"), from(0, "ArrowRight"), from(2, "ArrowRight")], [0, 1, 2]);
+  assert.deepEqual([from(1, "Home"), from(1, "End"), from(0, "PageDown")], [0, 2, 2]);
+  assert.deepEqual([from(1, "ArrowUp"), from(1, "a")], [null, null]);
+});
+
+test("a scale has round steps within the time", () => {
+  const texts = (seconds) => token.ticks(seconds).map(({ text }) => text);
+  assert.deepEqual(texts(0.0123), ["0 ms", "5 ms", "10 ms"]);
+  assert.deepEqual(texts(0.01), ["0 ms", "2 ms", "4 ms", "6 ms", "8 ms", "10 ms"]);
+  assert.deepEqual(texts(2.4), ["0 ms", "500 ms", "1 s", "1.5 s", "2 s"]);
+  assert.deepEqual(texts(0.0009), ["0 ms", "0.2 ms", "0.4 ms", "0.6 ms", "0.8 ms"]);
+  for (let seconds = 1e-6; seconds < 1000; seconds *= 1.37) {
+    const found = token.ticks(seconds);
+    assert.ok(found.length >= 2 && found.length <= 6, `${seconds}: ${found.length}`);
+    assert.ok(found.every(({ share }) => share >= 0 && share <= 1));
+  }
+});
+
+test("short times have three digits or fewer", () => {
+  const times = [0, 0.0000042, 0.00042, 0.00999, 0.0999, 0.09996, 0.9994, 0.9996, 12.34];
+  assert.deepEqual(times.map(words.shortTime), ["0.000 ms", "0.004 ms", "0.42 ms", "10.0 ms",
+    "99.9 ms", "100 ms", "999 ms", "1.0 s", "12 s"]);
 });

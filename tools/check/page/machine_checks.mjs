@@ -87,6 +87,7 @@ export async function checks(harness) {
       assert.equal(await measure(page, label).locator("visible=true").count(), 0, label);
     }
     assert.equal(await page.locator("#machine canvas:visible").count(), 0);
+    assert.equal(await page.locator(".time-line:visible").count(), 0);
   }, {
     prepare: (server) => {
       prepare(server);
@@ -101,7 +102,7 @@ export async function checks(harness) {
     await person.askAndWait("Hello");
     const map = page.locator("#machine canvas");
     await map.scrollIntoViewIfNeeded();
-    const told = () => page.locator(".told").innerText();
+    const told = () => page.locator(".heat + .told").innerText();
     await map.hover({ position: { x: 2, y: 2 } });
     await eventually(told, (text) => text.startsWith("Layer 0, expert 0: used "));
     await page.mouse.move(10, 10);
@@ -112,6 +113,54 @@ export async function checks(harness) {
       /24 layers .*1,536 experts: .* A tenth of them has \d+ %/.test(text));
   }, { prepare });
 
+  await harness.check("the time of a token is shown by layer, and told of each", async (it) => {
+    const { person, page, server } = it;
+    server.answer = () => ({ text: STORY, pauseMs: 20 });
+    await person.button("Machine").click();
+    const line = page.getByLabel("Time of the last token by layer");
+    await page.locator("#machine canvas").scrollIntoViewIfNeeded();
+    await eventually(() => server.machine.nExpertsAsked, (n) => n > 1);
+    assert.equal(await line.locator("visible=true").count(), 0, "nothing was computed yet");
+    await person.ask("Tell a story");
+    await line.scrollIntoViewIfNeeded();
+    const summary = () => page.locator("#time-line-summary").innerText();
+    const told = () => page.locator(".time-scale + .told").innerText();
+    const first = await summary();
+    assert.match(first, /^Last token: [\d.]+ ms, [\d.]+ ms of it waiting .*; slowest: layer \d+, /);
+    await eventually(summary, (text) => text !== first, "the next token");
+    assert.equal(await line.locator(".computing").count(), 24);
+    await line.hover({ position: { x: 2, y: 5 } });
+    await eventually(told, (text) => /^Layer 0: [\d.]+ ms, .*; \d experts in memory, \d read/
+      .test(text));
+    const chosen = await summary();
+    const n = server.machine.nExpertsAsked;
+    await eventually(() => server.machine.nExpertsAsked, (found) => found > n + 1);
+    assert.equal(await summary(), chosen, "one token while a layer is chosen");
+    await page.mouse.move(10, 10);
+    await eventually(summary, (text) => text !== chosen, "the newest token");
+    await line.focus();
+    for (const [key, layer] of [["ArrowRight", 0], ["ArrowRight", 1], ["End", 23],
+      ["ArrowRight", 23], ["PageUp", 13], ["Home", 0], ["ArrowLeft", 0]]) {
+      await page.keyboard.press(key);
+      await eventually(told, (text) => text.startsWith(`Layer ${layer}: `), key);
+    }
+    await page.keyboard.press("Tab");
+    await eventually(told, (text) => text.startsWith("Point at a layer"));
+  }, { prepare });
+
+  await harness.check("a finger chooses a layer of the last token", async ({ person, page }) => {
+    await person.askAndWait("Hello");
+    await person.button("Machine").click();
+    const line = page.getByLabel("Time of the last token by layer");
+    await line.scrollIntoViewIfNeeded();
+    const told = () => page.locator(".time-scale + .told").innerText();
+    const { width } = await line.boundingBox();
+    await line.tap({ position: { x: width - 2, y: 10 } });
+    await eventually(told, (text) => text.startsWith("Layer 23: "));
+    await page.locator("#time-line-summary").tap();
+    await eventually(told, (text) => text.startsWith("Point at a layer"));
+  }, { prepare, ...PHONE });
+
   for (const [name, options] of [["light", { colorScheme: "light" }],
     ["dark", { colorScheme: "dark" }], ["phone", PHONE]]) {
     await harness.check(`axe finds nothing serious in the machine view, ${name}`, async (it) => {
@@ -119,6 +168,8 @@ export async function checks(harness) {
       await person.askAndWait("Hello");
       await person.button("Machine").click();
       await page.locator("#machine canvas").scrollIntoViewIfNeeded();
+      await page.locator(".time-line").focus();
+      await page.keyboard.press("ArrowRight");
       await inspect(page, "the machine");
       const isWide = await page.evaluate(() =>
         document.documentElement.scrollWidth > document.documentElement.clientWidth);
