@@ -56,6 +56,18 @@ pub qwen2_moe-bf16           --family qwen2_moe --dtype bf16 --seed 67 --tokens 
 pub mixtral-bf16             --family mixtral --dtype bf16 --seed 68 --tokens 40 --vocab 128 --hidden 48 --heads 6 --kv-heads 2 --experts 5 --topk 2 --ffn 24 --shards 2 --set sliding_window=9
 pub olmoe-bf16               --family olmoe --dtype bf16 --seed 69 --tokens 40 --vocab 128 --hidden 48 --heads 3 --kv-heads 3 --experts 6 --topk 3 --ffn 16
 
+# Without experts.
+pub qwen3-bf16               --family qwen3 --dtype bf16 --seed 201 --tokens 40 --vocab 128 --hidden 48 --heads 6 --kv-heads 3 --head-dim 24 --dense-ffn 40 --shards 2 --set attention_bias=true
+pub qwen3-f16-yarn           --family qwen3 --dtype f16 --resaved --seed 202 --tokens 96 --vocab 128 --layers 2 --hidden 48 --heads 3 --kv-heads 1 --head-dim 20 --dense-ffn 56 --set tie_word_embeddings=true --set rms_norm_eps=0.01 --set max_position_embeddings=256 --set 'rope_scaling={"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":64}'
+pub qwen3-fp8                --family qwen3 --dtype fp8 --seed 203 --tokens 32 --vocab 96 --layers 2 --hidden 136 --heads 3 --kv-heads 1 --head-dim 40 --dense-ffn 144
+pub qwen2-bf16               --family qwen2 --dtype bf16 --seed 204 --tokens 40 --vocab 128 --hidden 48 --heads 6 --kv-heads 3 --dense-ffn 40 --set tie_word_embeddings=true
+pub qwen2-f16-yarn           --family qwen2 --dtype f16 --seed 205 --tokens 96 --vocab 128 --layers 2 --hidden 60 --heads 5 --kv-heads 1 --dense-ffn 56 --shards 2 --set 'rope_scaling={"type":"yarn","factor":4.0,"original_max_position_embeddings":32}'
+pub qwen3_5-bf16             --family qwen3_5 --dtype bf16 --seed 206 --tokens 150 --vocab 160 --hidden 48 --heads 6 --kv-heads 3 --head-dim 16 --dense-ffn 56 --extras --shards 2 --set tie_word_embeddings=true --set linear_num_value_heads=6 --set linear_key_head_dim=16 --set linear_value_head_dim=24
+pub qwen3_5_text-f16         --family qwen3_5_text --dtype f16 --seed 207 --qk-scale 0.02 --tokens 32 --vocab 128 --layers 3 --hidden 48 --heads 3 --kv-heads 1 --head-dim 24 --dense-ffn 40 --a-log bf16 --extras --set full_attention_interval=3 --set rms_norm_eps=0.001 --set linear_num_value_heads=2 --set linear_key_head_dim=16 --set linear_value_head_dim=16
+pub llama-bf16               --family llama --dtype bf16 --seed 208 --tokens 96 --vocab 128 --hidden 48 --heads 6 --kv-heads 3 --head-dim 20 --dense-ffn 40 --shards 2 --set attention_bias=true --set mlp_bias=true --set max_position_embeddings=256 --set 'rope_scaling={"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":32}'
+pub llama-f16-linear         --family llama --dtype f16 --seed 209 --tokens 40 --vocab 128 --layers 2 --hidden 60 --heads 5 --kv-heads 5 --dense-ffn 56 --set head_dim=null --set tie_word_embeddings=true --set rope_theta=10000.0 --set 'rope_scaling={"type":"linear","factor":4.0}'
+pub llama-f32-yarn           --family llama --dtype f32 --resaved --seed 210 --tokens 96 --vocab 96 --layers 2 --hidden 48 --heads 3 --kv-heads 1 --head-dim 24 --dense-ffn 40 --set rms_norm_eps=0.01 --set max_position_embeddings=256 --set 'rope_scaling={"rope_type":"yarn","factor":4.0,"original_max_position_embeddings":64,"beta_fast":16.0,"beta_slow":2.0}'
+
 # In the formats that experts are published in.
 pub kimi_k2-int4             --family kimi_k2 --dtype int4 --seed 61 --tokens 40 --vocab 160 --layers 2 --hidden 64 --heads 3 --experts 6 --topk 3 --ffn 32 --set rope_scaling.original_max_position_embeddings=64 --set max_position_embeddings=2048
 pub qwen3_moe-mxfp4          --family qwen3_moe --dtype mxfp4 --seed 62 --tokens 40 --vocab 160 --layers 2 --hidden 96 --heads 3 --kv-heads 1 --head-dim 16 --experts 6 --topk 2 --ffn 32 --shards 2
@@ -78,6 +90,11 @@ mlx mlx-glm4_moe-q5-g64-f32           --family glm4_moe --bits 5 --group 64 --dt
 mlx mlx-glm4_moe-mixed_2_6-g32-bf16   --family glm4_moe --recipe mixed_2_6 --group 32 --dtype bf16 --seed 42 --tokens 40 --vocab 256 --layers 4 --hidden 64 --head-dim 32 --ffn 32 --set attention_bias=false --set use_qk_norm=false
 mlx mlx-qwen3_moe-mxfp4-bf16          --family qwen3_moe --mode mxfp4 --bits 4 --group 32 --dtype bf16 --seed 66 --tokens 40 --vocab 160 --layers 2 --hidden 64 --heads 3 --kv-heads 1 --head-dim 32 --experts 6 --topk 2 --ffn 96
 
+mlx mlx-qwen3-q4-g64-bf16             --family qwen3 --bits 4 --group 64 --dtype bf16 --seed 211 --tokens 40 --vocab 128 --layers 2 --hidden 64 --heads 6 --kv-heads 3 --head-dim 64 --dense-ffn 192 --set tie_word_embeddings=true
+mlx mlx-qwen2-q8-g32-f16              --family qwen2 --bits 8 --group 32 --dtype f16 --seed 212 --tokens 40 --vocab 128 --layers 2 --hidden 96 --heads 6 --kv-heads 3 --dense-ffn 64
+mlx mlx-qwen3_5-q4-g32-bf16           --family qwen3_5 --bits 4 --group 32 --dtype bf16 --seed 213 --tokens 150 --vocab 160 --hidden 64 --heads 3 --kv-heads 1 --head-dim 32 --dense-ffn 96 --extras --shards 2 --set linear_key_head_dim=16 --set linear_value_head_dim=16
+mlx mlx-llama-mixed_3_6-g32-bf16      --family llama --recipe mixed_3_6 --group 32 --dtype bf16 --seed 214 --tokens 96 --vocab 128 --layers 4 --hidden 96 --heads 6 --kv-heads 3 --head-dim 32 --dense-ffn 96 --set attention_bias=true --set max_position_embeddings=256 --set 'rope_scaling={"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":32}'
+
 # GGUF files, as llama.cpp's converters write them.
 gguf gguf-qwen3moe-q8      --family qwen3_moe --seed 51 --tokens 24 --vocab 128 --layers 2 --hidden 64 --head-dim 32 --experts 6 --topk 2 --ffn 32 --types 'attn_q=Q8_0,attn_k=F16,attn_v=BF16,attn_output=Q8_0,exps=Q8_0,token_embd=F16'
 gguf gguf-qwen3moe-k       --family qwen3_moe --seed 52 --tokens 24 --vocab 96 --layers 2 --hidden 256 --heads 4 --kv-heads 2 --head-dim 64 --experts 3 --topk 2 --ffn 256 --types 'attn_q\.=Q4_K,attn_k\.=Q5_K,attn_v\.=Q6_K,attn_output=Q3_K,0.ffn_(gate|up)_exps=Q4_K,0.ffn_down_exps=Q6_K,1.ffn_gate_exps=Q2_K,1.ffn_up_exps=Q5_K,1.ffn_down_exps=Q3_K,token_embd=Q4_K,^output\.=Q6_K'
@@ -98,6 +115,11 @@ gguf gguf-qwen3vlmoe      --family qwen3_vl_moe --seed 87 --tokens 40 --vocab 12
 gguf gguf-qwen2moe        --family qwen2_moe --seed 88 --tokens 40 --vocab 128 --layers 2 --hidden 64 --experts 6 --topk 3 --ffn 32 --types 'exps=Q8_0'
 gguf gguf-mixtral         --family mixtral --seed 89 --tokens 40 --vocab 128 --layers 2 --hidden 96 --heads 6 --kv-heads 2 --experts 5 --topk 2 --ffn 32 --types 'attn_q=Q8_0,attn_k=Q8_0,exps=Q4_0'
 gguf gguf-olmoe           --family olmoe --seed 90 --tokens 40 --vocab 128 --layers 2 --hidden 96 --heads 3 --kv-heads 3 --experts 6 --topk 3 --ffn 32 --types 'exps=Q8_0'
+gguf gguf-qwen2           --family qwen2 --seed 215 --tokens 40 --vocab 128 --layers 2 --hidden 96 --heads 6 --kv-heads 3 --dense-ffn 64 --types 'attn_q\.=Q8_0,attn_v=Q5_0,ffn_down=Q4_0,ffn=Q8_0,token_embd=Q8_0' --set tie_word_embeddings=true
+gguf gguf-qwen3           --family qwen3 --seed 216 --tokens 40 --vocab 128 --layers 2 --hidden 64 --heads 6 --kv-heads 3 --head-dim 32 --dense-ffn 96 --types 'attn_q\.=Q8_0,attn_k=F16,attn_output=Q5_1,ffn_gate=Q4_0,ffn_up=IQ4_NL,ffn_down=Q4_1,token_embd=Q8_0'
+gguf gguf-qwen35          --family qwen3_5_text --seed 217 --tokens 150 --vocab 160 --layers 4 --hidden 64 --heads 3 --kv-heads 1 --head-dim 32 --dense-ffn 96 --mtp --set linear_num_key_heads=2 --set linear_num_value_heads=6 --set linear_key_head_dim=16 --set linear_value_head_dim=16 --types 'attn_qkv=Q8_0,attn_gate=Q8_0,ssm_(alpha|beta)=F32,ssm_out=Q5_1,attn_q\.=Q8_0,attn_output=Q8_0,ffn_down=Q5_0,ffn=Q4_0,token_embd=Q5_1,^output\.=Q8_0'
+gguf gguf-llama           --family llama --seed 218 --tokens 96 --vocab 128 --layers 2 --hidden 96 --heads 6 --kv-heads 3 --head-dim 32 --dense-ffn 96 --types 'attn_q=Q8_0,attn_k=Q8_0,ffn_down=Q4_0,ffn=Q8_0,token_embd=F16' --set attention_bias=true --set mlp_bias=true --set max_position_embeddings=256 --set 'rope_scaling={"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":32}'
+gguf gguf-llama-linear    --family llama --seed 219 --tokens 40 --vocab 128 --layers 2 --hidden 96 --heads 3 --kv-heads 3 --dense-ffn 64 --types 'attn_q=Q8_0,ffn=Q8_0' --set head_dim=null --set tie_word_embeddings=true --set rope_theta=10000.0 --set 'rope_scaling={"rope_type":"linear","factor":4.0}'
 
 # What mlx-lm makes of published-style cases.
 if wanted quantised.json; then

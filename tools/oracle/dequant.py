@@ -121,7 +121,7 @@ def to_transformers(case):
             w[b + "kv_b_proj.weight"] = kv.reshape(-1, kv.shape[-1]).contiguous()
         elif k.endswith("conv1d.weight"):
             w[k] = w[k].transpose(1, 2).contiguous()   # mlx: [channels, kernel, 1]
-        elif cfg["model_type"] in ("qwen3_5_moe", "qwen3_next") and k.endswith(NORMS):
+        elif cfg["model_type"] in ("qwen3_5_moe", "qwen3_5", "qwen3_next") and k.endswith(NORMS):
             w[k] = w[k] - 1.0                          # mlx stores 1 + weight
     return cfg, w
 

@@ -61,7 +61,7 @@ def view(case, tmp, f32):
     case, tmp = Path(case), Path(tmp)
     c = json.loads((case / "config.json").read_text())
     t = c.get("text_config", c)
-    if (rope := c.get("rope_parameters")) and c["model_type"] != "qwen3_5_moe_text":     # saved by transformers 5: back to the older words
+    if (rope := c.get("rope_parameters")) and not c["model_type"].endswith("_text"):     # saved by transformers 5: back to the older words
         c.update(rope_theta=rope["rope_theta"], partial_rotary_factor=rope.get("partial_rotary_factor", 1.0))
         c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
         c.setdefault("scoring_func", "sigmoid")
@@ -77,8 +77,8 @@ def view(case, tmp, f32):
     w = read(case)
     if fp8 := c.pop("quantization_config", None):
         dequantise(w, fp8.get("weight_block_size"))
-    if c["model_type"] == "qwen3_5_moe_text":               # mlx-lm knows only the nested form
-        c = {"model_type": "qwen3_5_moe", "text_config": t}
+    if c["model_type"] in ("qwen3_5_moe_text", "qwen3_5_text"):       # mlx-lm knows only the nested form
+        c = {"model_type": c["model_type"].removesuffix("_text"), "text_config": t}
     if f32:
         w = {k: v.astype(mx.float32) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in w.items()}
     n = t["num_hidden_layers"]

@@ -7,6 +7,7 @@ use moeflux::{ByteCount, Error};
 use serde_json::{Value, json};
 
 use super::advice::{PACKED, range};
+use super::forecast::share;
 use super::machine::PlanMachine;
 use super::report::{PlanQuery, PlanReport, PlannedModel, forecast_json};
 use super::routing::RoutingSource;
@@ -168,7 +169,7 @@ fn runs(report: &PlanReport<'_>) -> RowForecast {
     let placement = &forecast.placement;
     let prompt = forecast.prompts.iter().find(|it| it.n_tokens == PROMPT_TOKENS);
     RowForecast::Runs {
-        share: float(placement.on_card + placement.in_memory) / float(n_experts.max(1)),
+        share: share(placement.on_card + placement.in_memory, n_experts),
         answer: (forecast.answer.low.tokens_per_s, forecast.answer.high.tokens_per_s),
         prompt: prompt.map_or((0.0, 0.0), |it| (it.low, it.high)),
         bound: forecast.answer.low.bound.name(),

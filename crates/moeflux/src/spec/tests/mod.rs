@@ -1,6 +1,7 @@
 //! Published configs, changed key by key, and damaged at random.
 
 mod families;
+mod dense;
 mod refused;
 mod rope;
 
@@ -186,7 +187,7 @@ fn the_text_config_alone_is_the_same_model() {
 fn qwen3_next_with_dense_layers() {
     let spec = spec(QWEN3_NEXT);
     assert_eq!(layers(&spec), "GeGdGeAeGe");
-    assert_eq!(spec.layers[1].ffn, FfnSpec::Dense { inner: 96 });
+    assert_eq!(spec.layers[1].ffn, FfnSpec::Dense { inner: 96, has_bias: false });
     assert_eq!(rope_of(&spec).n_rotated, 8);
     assert_eq!(moe_of(&spec).router, RouterSpec::Softmax { renormalise: true });
     assert!(spec.eos.is_empty());
@@ -196,7 +197,7 @@ fn qwen3_next_with_dense_layers() {
 fn deepseek_v3_as_published() {
     let spec = spec(DEEPSEEK);
     assert_eq!(layers(&spec), format!("{}{}", "Md".repeat(3), "Me".repeat(58)));
-    assert_eq!(spec.layers[0].ffn, FfnSpec::Dense { inner: 18_432 });
+    assert_eq!(spec.layers[0].ffn, FfnSpec::Dense { inner: 18_432, has_bias: false });
     let MixerSpec::Mla(mla) = &spec.layers[60].mixer else { panic!("no MLA") };
     assert_eq!((mla.n_heads, mla.q_rank, mla.kv_rank), (128, Some(1536), 512));
     assert_eq!((mla.nope_dim, mla.rope_dim, mla.v_dim), (128, 64, 128));
