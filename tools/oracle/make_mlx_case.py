@@ -55,6 +55,17 @@ def plain_kv_b(src, out, w, bits, group, dtype):
     oraclelib.dump(out / "config.json", cfg)
 
 
+def terse(out):
+    """Leave out of the entries of single tensors what mlx-lm takes for them by default."""
+    cfg = json.loads((out / "config.json").read_text())
+    for block in ("quantization", "quantization_config"):
+        for entry in (v for v in cfg[block].values() if isinstance(v, dict)):
+            for key, default in (("group_size", 64), ("bits", 4), ("mode", "affine")):
+                if entry.get(key) == default:
+                    del entry[key]
+    oraclelib.dump(out / "config.json", cfg)
+
+
 def extras(src, w):
     """What some conversions carry and a text-only forward pass must skip: vision tower, MTP layer."""
     t = json.loads((src / "config.json").read_text()).get("text_config", {})
@@ -87,6 +98,8 @@ def generate(out, src, a):
     mx.eval(w)
     if a.plain_kv_b:
         plain_kv_b(src, out, w, a.bits, a.group, dtype)
+    if a.terse:
+        terse(out)
     if a.extras:
         extras(src, w)
     write(out, w, a.shards)
@@ -140,6 +153,7 @@ def main():
     ap.add_argument("--mode", choices=["affine", "mxfp4"], default="affine", help="mxfp4: with --bits 4 --group 32")
     ap.add_argument("--recipe", choices=QUANT_RECIPES, help="mlx-lm's mixed bits per tensor, instead of --bits (no 8-bit router then)")
     ap.add_argument("--plain-kv-b", action="store_true", help="deepseek and kimi: keep kv_b_proj, quantised")
+    ap.add_argument("--terse", action="store_true", help="leave out of each tensor's entry what mlx-lm takes by default")
     ap.add_argument("--shards", type=int, default=1)
     ap.add_argument("--extras", action="store_true", help="qwen3_5_moe, qwen3_5: also write vision and MTP tensors, which the engine must skip")
     ap.add_argument("--seed", type=int, default=1)

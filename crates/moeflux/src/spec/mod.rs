@@ -440,7 +440,8 @@ pub struct SharedExpertSpec {
 /// The quantisation that a checkpoint declares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quantisation {
-    /// Parameters of tensors without an override; `None` if MLX did not quantise them.
+    /// Parameters that a checkpoint states for all tensors; `None` if MLX did not quantise them.
+    /// Those of a stored tensor without an override follow from its shapes.
     pub default: Option<QuantParams>,
     /// Overrides by the tensor's canonical base name; `None` for tensors left unquantised.
     pub overrides: std::collections::BTreeMap<String, Option<QuantParams>>,
@@ -449,6 +450,12 @@ pub struct Quantisation {
 }
 
 impl Quantisation {
+    /// Returns whether MLX may have quantised tensors that have no override.
+    #[must_use]
+    pub(crate) fn is_of_mlx(&self) -> bool {
+        self.default.is_some() || self.native == Some(NativeFormat::Mxfp4)
+    }
+
     /// Describes a checkpoint that MLX did not quantise.
     pub(crate) fn of_native(native: NativeFormat) -> Self {
         Self { native: Some(native), ..Self::default() }

@@ -365,6 +365,31 @@ fn published_formats_are_read_as_their_tools_write_them() {
     }
 }
 
+/// As mlx-lm 0.32 reads them: what an entry lacks is not that of the whole section.
+#[test]
+fn entries_of_mlx_have_defaults_of_their_own() {
+    let params = |bits, group| Some(QuantParams { bits, group });
+    let five = json!({"bits": 5, "group_size": 32});
+    let four = json!({"bits": 4, "group_size": 32, "mode": "mxfp4"});
+    let name = "model.layers.0.mlp.router";
+    for (section, entry, expected) in [
+        (&five, json!({"bits": 8}), params(8, 64)),
+        (&five, json!({"group_size": 128}), params(4, 128)),
+        (&five, json!({}), params(4, 64)),
+        (&five, json!({"mode": "mxfp4"}), None),
+        (&five, json!(true), params(5, 32)),
+        // So is the router of gpt-oss written.
+        (&four, json!({"group_size": 64, "bits": 8}), params(8, 64)),
+        (&four, json!({"bits": 8}), params(8, 64)),
+        (&four, json!(true), None),
+    ] {
+        let mut section = section.clone();
+        section[name] = entry.clone();
+        let quantisation = parse(&with(QWEN3, "quantization", section)).unwrap().quantisation;
+        assert_eq!(quantisation.overrides["model.layers.0.mlp.gate"], expected, "{entry}");
+    }
+}
+
 /// Changes configs at random. Its whole state is the test's seed.
 struct ConfigDamager(u64);
 
