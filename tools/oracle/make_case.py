@@ -79,6 +79,10 @@ def build_model(cfg):
 
 def fill(model, seed, tied, router_bias=0.0, qk_scale=1.0):
     g = torch.Generator().manual_seed(seed)
+    if model.config.model_type == "gpt_oss":          # the class draws these from torch's global generator, which nothing seeds
+        for k, p in model.named_parameters():
+            if k.endswith("router.bias"):
+                torch.nn.init.zeros_(p)
     rnd = lambda p: torch.randn(p.shape, generator=g)
     with torch.no_grad():
         for k, p in list(model.named_parameters()) + [(k, b) for k, b in model.named_buffers() if "correction_bias" in k]:
