@@ -13,7 +13,7 @@ cargo build --quiet --locked -p moeflux-testing --example render_template
 program="${CARGO_TARGET_DIR:-target}/debug/examples/render_template"
 tools=${MOEFLUX_TEMPLATES_CHECK:-$PWD/target/templates-check}
 [ -x "$tools/bin/python" ] || python3 -m venv "$tools"
-"$tools/bin/pip" install -q jinja2 transformers==5.23.0
+"$tools/bin/pip" install -q jinja2 transformers==5.24.0
 templates="${LLAMA_CPP:-$tools/llama.cpp}/models/templates"
 if [ ! -d "$templates" ]; then
     package="$tools/llama_cpp_python-0.3.36.tar.gz"

@@ -44,7 +44,8 @@ def read(case):
                 flat = packed(v.view(torch.uint8).reshape(-1, v.shape[-1] * 4), s.reshape(-1, s.shape[-1]))
                 out[k] = flat.view(*v.shape[:-1], -1)
                 continue
-            p = q.get(name, q)
+            p = q.get(name)
+            p = dict(dict(bits=4, group_size=64), **p) if isinstance(p, dict) else q     # defaults of an entry are its own
             x = torch.from_numpy(unpack(v.numpy(), p["bits"])).float()
             s, b = raw[name + ".scales"].float(), raw[name + ".biases"].float()
             assert x.shape[-1] == s.shape[-1] * p["group_size"], (name, x.shape, s.shape, p)
@@ -115,13 +116,19 @@ def to_transformers(case):
             b = m[1] + "switch_mlp."
             w[m[1] + "experts.gate_up_proj"] = torch.cat([w.pop(b + "gate_proj.weight"), w.pop(b + "up_proj.weight")], 1)
             w[m[1] + "experts.down_proj"] = w.pop(b + "down_proj.weight")
+        elif m := re.match(r"(.*\.mlp\.experts\.)gate_proj\.(weight|bias)$", k):     # gpt_oss: gate and up in turn, weights input first
+            parts = [w.pop(f"{m[1]}{part}_proj.{m[2]}") for part in ("gate", "up")]
+            both, down = torch.stack(parts, 2).flatten(1, 2), w.pop(f"{m[1]}down_proj.{m[2]}")
+            tail = "" if m[2] == "weight" else "_bias"
+            turned = (lambda v: v.transpose(1, 2).contiguous()) if m[2] == "weight" else (lambda v: v)
+            w[f"{m[1]}gate_up_proj{tail}"], w[f"{m[1]}down_proj{tail}"] = turned(both), turned(down)
         elif k.endswith("embed_q.weight"):             # MLA in absorbed form: [heads, kv_lora, nope] and [heads, v, kv_lora]
             b = k[:-len("embed_q.weight")]
             kv = torch.cat([w.pop(k).transpose(1, 2), w.pop(b + "unembed_out.weight")], 1)
             w[b + "kv_b_proj.weight"] = kv.reshape(-1, kv.shape[-1]).contiguous()
         elif k.endswith("conv1d.weight"):
             w[k] = w[k].transpose(1, 2).contiguous()   # mlx: [channels, kernel, 1]
-        elif cfg["model_type"] in ("qwen3_5_moe", "qwen3_next") and k.endswith(NORMS):
+        elif cfg["model_type"] in ("qwen3_5_moe", "qwen3_5", "qwen3_next") and k.endswith(NORMS):
             w[k] = w[k] - 1.0                          # mlx stores 1 + weight
     return cfg, w
 

@@ -2,10 +2,11 @@
 import json
 
 FAMILIES = ["qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen3_moe", "deepseek_v3", "deepseek_v3_yarn", "kimi_k2", "glm4_moe", "gpt_oss", "minimax_m2", "hy_v3", "glm4_moe_lite",
-            "glm_moe_dsa", "deepseek_v32", "kimi_k25", "qwen3_vl_moe", "qwen2_moe", "mixtral", "olmoe"]
+            "glm_moe_dsa", "deepseek_v32", "kimi_k25", "qwen3_vl_moe", "qwen2_moe", "mixtral", "olmoe", "qwen2", "qwen3", "qwen3_5", "qwen3_5_text", "llama"]
 # How the published checkpoints of the family store routed experts.
 DEFAULT_EXPERTS = {"qwen3_5_moe": "fused", "gpt_oss": "fused", "qwen3_vl_moe": "fused"}
-HYBRID = ("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next")
+HYBRID = ("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen3_5", "qwen3_5_text")
+DENSE = ("qwen2", "qwen3", "qwen3_5", "qwen3_5_text", "llama")
 MLA = ("deepseek_v3", "deepseek_v3_yarn", "kimi_k2", "kimi_k25", "glm4_moe_lite", "glm_moe_dsa", "deepseek_v32")
 
 # Geometry flags with their defaults; a family takes what it needs. None: the family chooses.
@@ -50,6 +51,21 @@ def qwen3_5_moe(g):
 def qwen3_5_moe_text(g):
     """The text model alone: its config at the top level, tensors under `model.`."""
     return dict(qwen3_5_moe(g)["text_config"], architectures=["Qwen3_5MoeForCausalLM"])
+
+
+def qwen3_5(g):
+    c = qwen3_5_moe(g)
+    text = c["text_config"]
+    for key in ("mlp_only_layers", "moe_intermediate_size", "num_experts", "num_experts_per_tok", "router_aux_loss_coef", "shared_expert_intermediate_size"):
+        del text[key]
+    text.update(model_type="qwen3_5_text", intermediate_size=g["dense_ffn"])
+    c["vision_config"]["model_type"] = "qwen3_5"
+    c.update(architectures=["Qwen3_5ForConditionalGeneration"], model_type="qwen3_5")
+    return c
+
+
+def qwen3_5_text(g):
+    return dict(qwen3_5(g)["text_config"], architectures=["Qwen3_5ForCausalLM"])
 
 
 def qwen3_next(g):
@@ -211,6 +227,26 @@ def olmoe(g):
              router_aux_loss_coef=0.01, eos_token_id=2, pad_token_id=1)
     c["intermediate_size"] = g["ffn"]
     return c
+
+
+def qwen2(g):
+    g["layers"] = g["layers"] or 3
+    c = base(g, architectures=["Qwen2ForCausalLM"], model_type="qwen2", max_window_layers=g["layers"], rope_theta=1000000.0, sliding_window=None,
+             use_sliding_window=False, bos_token_id=1, eos_token_id=2)
+    del c["attention_bias"]
+    return c
+
+
+def qwen3(g):
+    g["layers"] = g["layers"] or 3
+    return base(g, architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=g["head_dim"], max_window_layers=g["layers"], rope_scaling=None,
+                rope_theta=1000000.0, sliding_window=None, use_sliding_window=False, bos_token_id=1, eos_token_id=2)
+
+
+def llama(g):
+    g["layers"] = g["layers"] or 3
+    return base(g, architectures=["LlamaForCausalLM"], model_type="llama", head_dim=g["head_dim"], mlp_bias=False, pretraining_tp=1, rms_norm_eps=1e-5,
+                rope_scaling=None, rope_theta=500000.0, bos_token_id=1, eos_token_id=[2, 3])
 
 
 def build(family, geometry, sets=()):

@@ -19,9 +19,9 @@ from gguf import GGMLQuantizationType as T, quants
 
 ARCH = dict(qwen3_moe="qwen3moe", qwen3_next="qwen3next", qwen3_5_moe_text="qwen35moe", deepseek_v3="deepseek2", kimi_k2="deepseek2", glm4_moe="glm4moe",
             glm4_moe_lite="deepseek2", glm_moe_dsa="glm-dsa", deepseek_v32="deepseek32", gpt_oss="gpt-oss", minimax_m2="minimax-m2", hy_v3="hy_v3",
-            qwen3_vl_moe="qwen3vlmoe", qwen2_moe="qwen2moe", mixtral="llama", olmoe="olmoe")
+            qwen3_vl_moe="qwen3vlmoe", qwen2_moe="qwen2moe", mixtral="llama", olmoe="olmoe", qwen2="qwen2", qwen3="qwen3", qwen3_5_text="qwen35", llama="llama")
 # post_attention_layernorm is ffn_norm there.
-WITH_FFN_NORM = {"qwen3_moe", "qwen2_moe", "qwen3_vl_moe", "minimax_m2", "hy_v3", "mixtral", "olmoe", *families.MLA}
+WITH_FFN_NORM = {"qwen3_moe", "qwen2_moe", "qwen3_vl_moe", "minimax_m2", "hy_v3", "mixtral", "olmoe", "qwen2", "qwen3", "llama", *families.MLA}
 TOKENIZERS = dict(kimi_k2="kimi-k2", glm4_moe_lite="glm4")
 GLOBAL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 LAYER = {
@@ -108,7 +108,7 @@ def delta(writer, prefix, name, v, cfg):
         out = np.empty_like(v)
         out[qkv], out[z] = writer.add(prefix + "attn_qkv.weight", v[qkv]), writer.add(prefix + "attn_gate.weight", v[z])
         return out
-    is_tiled = cfg["model_type"] == "qwen3_5_moe_text" and n_k != n_v
+    is_tiled = cfg["model_type"] in ("qwen3_5_moe_text", "qwen3_5_text") and n_k != n_v
     heads = tiled(n_k, n_v, 1) if is_tiled else np.arange(n_v)
     channels = tiled(n_k, n_v, d_v) if is_tiled else np.arange(n_v * d_v)
     mixed = np.concatenate([np.arange(2 * n_k * d_k), 2 * n_k * d_k + channels])
@@ -145,10 +145,10 @@ def store(writer, cfg, name, v, fused):
             return out
     if cfg["model_type"] == "gpt_oss" and (rest.startswith("mlp.experts.") or rest.endswith("sinks")):
         return gpt_oss(writer, prefix, rest, v)
-    if cfg["model_type"] == "mixtral" and re.match(r"self_attn\.[qk]_proj", rest):
+    if cfg["model_type"] in ("mixtral", "llama") and re.match(r"self_attn\.[qk]_proj", rest):
         n_heads = cfg["num_attention_heads" if "q_proj" in rest else "num_key_value_heads"]
         order = np.arange(len(v)).reshape(n_heads, 2, -1).transpose(0, 2, 1).reshape(-1)     # conversion/llama.py, permute
-        return permuted(writer, prefix + LAYER[rest.rpartition(".")[0]] + ".weight", v, 0, order)
+        return permuted(writer, prefix + LAYER[rest.rpartition(".")[0]] + "." + rest.rpartition(".")[2], v, 0, order)
     if rest == "mlp.experts.gate_up_proj":               # [E, 2 inner, hidden]
         if fused:
             return writer.add(prefix + "ffn_gate_up_exps.weight", v)
@@ -187,6 +187,18 @@ def gpt_oss(writer, prefix, rest, v):
     return out
 
 
+def frequency_divisors(writer, cfg):
+    """The scaling of Llama 3 as a tensor (conversion/llama.py, generate_extra_tensors)."""
+    rope, dim = cfg["rope_scaling"], cfg.get("head_dim") or cfg["hidden_size"] // cfg["num_attention_heads"]
+    low, high, length = rope["low_freq_factor"], rope["high_freq_factor"], rope["original_max_position_embeddings"]
+    factors = []
+    for frequency in 1.0 / (cfg["rope_theta"] ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)):
+        wavelength = 2 * np.pi / float(frequency)
+        smooth = (length / wavelength - low) / (high - low)
+        factors.append(1 if wavelength < length / high else rope["factor"] if wavelength > length / low else 1 / ((1 - smooth) / rope["factor"] + smooth))
+    writer.add("rope_freqs.weight", np.array(factors))
+
+
 def mtp(writer, cfg, n):
     """A layer that predicts a further token, in part: enough to be counted and skipped."""
     g, h = np.random.default_rng(77), cfg["hidden_size"]
@@ -205,6 +217,9 @@ def metadata(w, cfg, with_mtp):
     w.add_head_count(c["num_attention_heads"])
     w.add_head_count_kv(1 if kind in families.MLA else c["num_key_value_heads"])
     rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type")) == "linear":
+        w.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        w.add_rope_scaling_factor(rope["factor"])
     if rope.get("rope_type", rope.get("type")) == "yarn":
         w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         w.add_rope_scaling_factor(rope["factor"])
@@ -216,8 +231,9 @@ def metadata(w, cfg, with_mtp):
         w.add_rope_dimension_sections((rope["mrope_section"] + [0])[:4])
     w.add_rope_freq_base(float(rope.get("rope_theta", c.get("rope_theta"))))
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    w.add_expert_count(c.get("num_experts") or c.get("num_local_experts") or c["n_routed_experts"])
-    w.add_expert_used_count(c["num_experts_per_tok"])
+    if kind not in families.DENSE:
+        w.add_expert_count(c.get("num_experts") or c.get("num_local_experts") or c["n_routed_experts"])
+        w.add_expert_used_count(c["num_experts_per_tok"])
     if kind in ("gpt_oss", "minimax_m2"):
         w.add_expert_feed_forward_length(c["intermediate_size"])
     elif "moe_intermediate_size" in c:
@@ -234,20 +250,21 @@ def metadata(w, cfg, with_mtp):
         w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if kind == "qwen2_moe":
         w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
-    if kind == "mixtral":
+    if kind in ("mixtral", "llama"):
         w.add_vocab_size(c["vocab_size"])
-        w.add_rope_dimension_count(c["hidden_size"] // c["num_attention_heads"])
+        w.add_rope_dimension_count(c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"])
     if "index_topk" in c:
         w.add_indexer_head_count(c["index_n_heads"])
         w.add_indexer_key_length(c["index_head_dim"])
         w.add_indexer_top_k(c["index_topk"])
     if with_mtp:
         w.add_nextn_predict_layers(1)
-    if "head_dim" in c:
+    if c.get("head_dim"):
         w.add_key_length(c["head_dim"])
         w.add_value_length(c["head_dim"])
     if kind in families.HYBRID:
-        w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
+        if kind not in families.DENSE:
+            w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
         w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
         w.add_ssm_state_size(c["linear_key_head_dim"])
         w.add_ssm_group_count(c["linear_num_key_heads"])
@@ -337,6 +354,8 @@ def main():
         for name, v in model.state_dict().items():
             if not (name == "lm_head.weight" and model.config.tie_word_embeddings or name.startswith("model.visual.")):
                 v.copy_(torch.from_numpy(np.ascontiguousarray(store(writer, cfg, name, v.numpy().copy(), a.fused))))
+    if (cfg.get("rope_scaling") or {}).get("rope_type") == "llama3":
+        frequency_divisors(writer, cfg)
     if a.mtp:
         mtp(writer, cfg, cfg["num_hidden_layers"])
     toks = make_case.choose_tokens(model, int(a.tokens), cfg["vocab_size"], a.seed, a.margin)

@@ -61,6 +61,8 @@ def text_config(cfg):
     cfg = {k: v for k, v in cfg.items() if k != "quantization_config"}
     if cfg["model_type"] in ("qwen3_5_moe", "qwen3_5_moe_text"):
         return transformers.Qwen3_5MoeTextConfig.from_dict(cfg.get("text_config", cfg))
+    if cfg["model_type"] in ("qwen3_5", "qwen3_5_text"):
+        return transformers.Qwen3_5TextConfig.from_dict(cfg.get("text_config", cfg))
     if cfg["model_type"] in ("kimi_k2", "kimi_k25"):  # the same model class as deepseek_v3
         return transformers.DeepseekV3Config.from_dict(dict(cfg.get("text_config", cfg), model_type="deepseek_v3"))
     return transformers.AutoConfig.for_model(cfg["model_type"]).from_dict(cfg)
@@ -77,6 +79,10 @@ def build_model(cfg):
 
 def fill(model, seed, tied, router_bias=0.0, qk_scale=1.0):
     g = torch.Generator().manual_seed(seed)
+    if model.config.model_type == "gpt_oss":          # the class draws these from torch's global generator, which nothing seeds
+        for k, p in model.named_parameters():
+            if k.endswith("router.bias"):
+                torch.nn.init.zeros_(p)
     rnd = lambda p: torch.randn(p.shape, generator=g)
     with torch.no_grad():
         for k, p in list(model.named_parameters()) + [(k, b) for k, b in model.named_buffers() if "correction_bias" in k]:
@@ -151,7 +157,7 @@ def own_names(model, cfg, layout):
     for k, v in model.state_dict().items():
         if k == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
-        if cfg["model_type"] == "qwen3_5_moe" and k.startswith("model."):
+        if cfg["model_type"] in ("qwen3_5_moe", "qwen3_5") and k.startswith("model."):
             k = "model.language_model." + k[len("model."):]
         m = re.match(r"(.*\.mlp\.experts\.)(gate_up_proj|down_proj)$", k)
         if m and layout == "per-expert" and not gpt:
@@ -250,7 +256,7 @@ def extras(cfg, state, seed):
     dt = state[next(k for k in state if k.endswith("embed_tokens.weight"))].dtype
     t = lambda *s: torch.randn(s, generator=g).to(dt)
     n, h = cfg.get("text_config", cfg)["num_hidden_layers"], cfg.get("text_config", cfg)["hidden_size"]
-    if cfg["model_type"] == "qwen3_5_moe":
+    if cfg["model_type"] in ("qwen3_5_moe", "qwen3_5"):
         v = cfg["vision_config"]["hidden_size"]
         state.update({"model.visual.patch_embed.proj.weight": t(v, 3, 2, 4, 4), "model.visual.patch_embed.proj.bias": t(v),
                       "model.visual.blocks.0.norm1.weight": t(v), "model.visual.merger.linear_fc2.weight": t(h, v)})
@@ -326,7 +332,7 @@ class Margins:
             h.remove()
 
     def worst(self):
-        return torch.stack(self.gaps).min(0)[0]
+        return torch.stack(self.gaps).min(0)[0] if self.gaps else torch.tensor([float("inf")])    # without routers nothing is near a tie
 
 
 def run(model, toks):
@@ -457,11 +463,11 @@ def main():
     layout = a.expert_layout or families.DEFAULT_EXPERTS.get(a.family, "per-expert")
     if a.family == "gpt_oss" and layout != "fused":
         sys.exit("error: gpt_oss experts are only ever stored fused")
-    if a.dtype == "fp8" and (a.family not in families.MLA or layout != "per-expert"):
-        sys.exit("error: --dtype fp8 is for the deepseek families, experts stored one by one")
+    if a.dtype == "fp8" and (a.family not in families.MLA + families.DENSE or layout != "per-expert"):
+        sys.exit("error: --dtype fp8 is for the deepseek and dense families, experts stored one by one")
     if a.dtype in ("int4", "mxfp4") and layout != "per-expert" and (a.family, a.dtype) != ("gpt_oss", "mxfp4"):
         sys.exit("error: --dtype int4 and mxfp4 are for experts stored one by one")
-    if a.resaved and (a.family in ("qwen3_5_moe", "kimi_k2") or a.dtype in ("fp8", "int4", "mxfp4")):
+    if a.resaved and (a.family in ("qwen3_5_moe", "qwen3_5", "kimi_k2") or a.dtype in ("fp8", "int4", "mxfp4")):
         sys.exit("error: --resaved is for families that transformers 5 saves with a flat config, not for fp8, int4 and mxfp4")
     cfg = families.build(a.family, {k: getattr(a, k) for k in families.GEOMETRY}, a.sets)
     info = generate(a.out, cfg, a.seed, a.tokens, a.dtype, layout, a.shards, a.extras, a.a_log, a.margin, a.resaved,

@@ -55,6 +55,17 @@ def plain_kv_b(src, out, w, bits, group, dtype):
     oraclelib.dump(out / "config.json", cfg)
 
 
+def terse(out):
+    """Leave out of the entries of single tensors what mlx-lm takes for them by default."""
+    cfg = json.loads((out / "config.json").read_text())
+    for block in ("quantization", "quantization_config"):
+        for entry in (v for v in cfg[block].values() if isinstance(v, dict)):
+            for key, default in (("group_size", 64), ("bits", 4), ("mode", "affine")):
+                if entry.get(key) == default:
+                    del entry[key]
+    oraclelib.dump(out / "config.json", cfg)
+
+
 def extras(src, w):
     """What some conversions carry and a text-only forward pass must skip: vision tower, MTP layer."""
     t = json.loads((src / "config.json").read_text()).get("text_config", {})
@@ -87,6 +98,8 @@ def generate(out, src, a):
     mx.eval(w)
     if a.plain_kv_b:
         plain_kv_b(src, out, w, a.bits, a.group, dtype)
+    if a.terse:
+        terse(out)
     if a.extras:
         extras(src, w)
     write(out, w, a.shards)
@@ -133,15 +146,16 @@ def run_torch(script, *args):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("--family", required=True, choices=[f for f in families.FAMILIES if f not in ("gpt_oss", "qwen3_5_moe_text")])
+    ap.add_argument("--family", required=True, choices=[f for f in families.FAMILIES if not f.endswith("_text")])
     ap.add_argument("--bits", type=int, choices=[2, 3, 4, 5, 6, 8], default=4)
     ap.add_argument("--group", type=int, choices=[32, 64, 128], default=64)
     ap.add_argument("--dtype", choices=TYPES, default="bf16", help="of scales, biases, norms (published: bf16)")
     ap.add_argument("--mode", choices=["affine", "mxfp4"], default="affine", help="mxfp4: with --bits 4 --group 32")
     ap.add_argument("--recipe", choices=QUANT_RECIPES, help="mlx-lm's mixed bits per tensor, instead of --bits (no 8-bit router then)")
     ap.add_argument("--plain-kv-b", action="store_true", help="deepseek and kimi: keep kv_b_proj, quantised")
+    ap.add_argument("--terse", action="store_true", help="leave out of each tensor's entry what mlx-lm takes by default")
     ap.add_argument("--shards", type=int, default=1)
-    ap.add_argument("--extras", action="store_true", help="qwen3_5_moe: also write vision and MTP tensors, which the engine must skip")
+    ap.add_argument("--extras", action="store_true", help="qwen3_5_moe, qwen3_5: also write vision and MTP tensors, which the engine must skip")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--tokens", default="24")
     ap.add_argument("--out", required=True)
@@ -150,7 +164,7 @@ def main():
     ap.add_argument("--work", help="work directory of setup.sh (or set ORACLE_WORK)")
     families.add_flags(ap)
     a = ap.parse_args()
-    if a.plain_kv_b and a.family not in families.MLA or a.extras and a.family != "qwen3_5_moe" or a.plain_kv_b and a.recipe:
+    if a.plain_kv_b and a.family not in families.MLA or a.extras and a.family not in ("qwen3_5_moe", "qwen3_5") or a.plain_kv_b and a.recipe:
         ap.error("--plain-kv-b is for deepseek and kimi without --recipe, --extras for qwen3_5_moe")
     with tempfile.TemporaryDirectory() as tmp:
         src = a.src

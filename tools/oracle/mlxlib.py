@@ -61,7 +61,7 @@ def view(case, tmp, f32):
     case, tmp = Path(case), Path(tmp)
     c = json.loads((case / "config.json").read_text())
     t = c.get("text_config", c)
-    if (rope := c.get("rope_parameters")) and c["model_type"] != "qwen3_5_moe_text":     # saved by transformers 5: back to the older words
+    if (rope := c.get("rope_parameters")) and not c["model_type"].endswith("_text"):     # saved by transformers 5: back to the older words
         c.update(rope_theta=rope["rope_theta"], partial_rotary_factor=rope.get("partial_rotary_factor", 1.0))
         c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
         c.setdefault("scoring_func", "sigmoid")
@@ -77,8 +77,8 @@ def view(case, tmp, f32):
     w = read(case)
     if fp8 := c.pop("quantization_config", None):
         dequantise(w, fp8.get("weight_block_size"))
-    if c["model_type"] == "qwen3_5_moe_text":               # mlx-lm knows only the nested form
-        c = {"model_type": "qwen3_5_moe", "text_config": t}
+    if c["model_type"] in ("qwen3_5_moe_text", "qwen3_5_text"):       # mlx-lm knows only the nested form
+        c = {"model_type": c["model_type"].removesuffix("_text"), "text_config": t}
     if f32:
         w = {k: v.astype(mx.float32) if mx.issubdtype(v.dtype, mx.floating) else v for k, v in w.items()}
     n = t["num_hidden_layers"]
@@ -109,24 +109,34 @@ def view(case, tmp, f32):
     return c
 
 
+def load_as_is(folder, scaling):
+    """mlx-lm's loader, with borders of yarn that are not rounded if the config says so."""
+    rope_utils.math = _NoTruncate() if scaling.get("truncate") is False else math
+    try:
+        return load_model(folder)
+    finally:
+        rope_utils.math = math
+
+
 def load(case, f32=False):
     """(model, config) of a published-style case, in its stored dtype or widened to float32."""
     with tempfile.TemporaryDirectory() as tmp:
         c = view(case, tmp, f32)
         scaling = {k: v for k, v in (c.get("rope_scaling") or {}).items() if k not in ("rope_theta", "partial_rotary_factor")}
-        rope_utils.math = _NoTruncate() if scaling.get("truncate") is False else math
-        try:
-            model, cfg = load_model(Path(tmp))
-        finally:
-            rope_utils.math = math
+        model, cfg = load_as_is(Path(tmp), scaling)
     if scaling and c["model_type"] in ("qwen3_moe", "glm4_moe"):    # mlx-lm ignores rope_scaling here
         dims = int(c["head_dim"] * c.get("partial_rotary_factor", 1.0))
         for layer in model.layers:
             layer.self_attn.rope = rope_utils.initialize_rope(dims, c["rope_theta"], False, scaling, c["max_position_embeddings"])
-    if c["model_type"] == "gpt_oss":                                # mlx-lm has a limit of 7 whatever the config says
+    return with_limit(model, c), cfg
+
+
+def with_limit(model, c):
+    """mlx-lm's gpt_oss has a limit of 7 whatever the config says."""
+    if c["model_type"] == "gpt_oss":
         for layer in model.layers:
             layer.mlp.experts.activation._limit = c["swiglu_limit"]
-    return model, cfg
+    return model
 
 
 def load_mlx(case):
@@ -134,7 +144,7 @@ def load_mlx(case):
     w, c = read(case), json.loads((Path(case) / "config.json").read_text())
     plain = [k.removesuffix(".weight") for k in w if k.endswith(".kv_b_proj.weight")]
     if not plain:
-        return load_model(Path(case))[0]
+        return with_limit(load_as_is(Path(case), c.get("rope_scaling") or {})[0], c)
     for k in plain:
         p = c["quantization"].get(k, c["quantization"])
         v = [w.pop(f"{k}.{n}") for n in ("weight", "scales", "biases")]

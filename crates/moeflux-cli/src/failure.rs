@@ -75,7 +75,7 @@ fn options(remedy: Remedy) -> &'static str {
         Remedy::SmallerSteps => " (--chunk)",
         Remedy::ShorterContext => " (--context)",
         Remedy::SmallerBudget | Remedy::FewerSessions => " (--memory)",
-        Remedy::LargerBudget => " (--context, --chunk, --memory)",
+        Remedy::LargerBudget | Remedy::LargerBudgetOrFewerBits => " (--context, --chunk, --memory)",
         Remedy::Cpu => " (--backend cpu)",
         Remedy::AnotherDevice => " (--gpu takes a number or a part of a name)",
         Remedy::TokenizerFile => " (--tokenizer)",

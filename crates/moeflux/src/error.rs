@@ -234,6 +234,8 @@ pub enum Remedy {
     SmallerBudget,
     /// Give a larger budget, or put less into it.
     LargerBudget,
+    /// As `LargerBudget`, or use weights with fewer bits: a dense model has no experts to stream.
+    LargerBudgetOrFewerBits,
     /// Use the CPU instead of a device.
     Cpu,
     /// Name another device.
@@ -260,6 +262,10 @@ impl fmt::Display for Remedy {
                 "close other programs, or set a smaller budget, so that experts are streamed"
             }
             Self::LargerBudget => "use a shorter context, smaller steps or a larger budget",
+            Self::LargerBudgetOrFewerBits => {
+                "a dense model has no experts to stream: use a shorter context, smaller steps, a \
+                 larger budget or weights with fewer bits"
+            }
             Self::Cpu => "the CPU backend has no such limit",
             Self::AnotherDevice => "choose another device",
             Self::SoundWeights => {

@@ -39,9 +39,9 @@ pub mod format {
 pub mod spec {
     pub use crate::spec::{
         Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GatedDeltaSpec,
-        HeadOrder, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, NativeFormat, Pairing,
-        QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec, RouterSpec, SharedExpertSpec,
-        YarnSpec,
+        HeadOrder, LayerSpec, Llama3Spec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, NativeFormat,
+        Pairing, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec, RouterSpec,
+        SharedExpertSpec, YarnSpec,
     };
 }
 

@@ -193,6 +193,11 @@ fn check(needs: &FixedNeeds, experts: &ExpertNeeds, budget_bytes: u64) -> Result
         return Ok(());
     }
     let beside = Need::new("work beside the engine", needs.beside_bytes);
+    let experts = Need::new("experts", least_expert_bytes);
+    let (experts, remedy) = match experts.n_bytes {
+        0 => (None, Remedy::LargerBudgetOrFewerBits),
+        _ => (Some(experts), Remedy::LargerBudget),
+    };
     Err(Error::NoRoom {
         what: "the model".to_owned(),
         needed_bytes: least_bytes + PROGRAM_MARGIN_BYTES,
@@ -201,13 +206,13 @@ fn check(needs: &FixedNeeds, experts: &ExpertNeeds, budget_bytes: u64) -> Result
             Need::new("weights that every token uses", needs.resident_bytes),
             Need::new("activations of one step", needs.workspace_bytes),
             Need::new(format!("{} tokens of context", needs.n_positions), needs.session_bytes),
-            Need::new("experts", least_expert_bytes),
         ]
         .into_iter()
+        .chain(experts)
         .chain(Some(beside).filter(|beside| beside.n_bytes > 0))
         .chain([Need::new("this program", needs.program_bytes + PROGRAM_MARGIN_BYTES)])
         .collect(),
-        remedy: Remedy::LargerBudget,
+        remedy,
     })
 }
 
@@ -286,7 +291,9 @@ mod tests {
     fn a_model_without_experts_needs_none() {
         let experts = ExpertNeeds { all_bytes: 0, ..EXPERTS };
         assert_eq!(place(&NEEDS, &experts, 160).unwrap(), Placement::Resident);
-        assert!(place(&NEEDS, &experts, 159).is_err());
+        let error = place(&NEEDS, &experts, 159).unwrap_err().to_string();
+        assert!(!error.contains("experts,"), "{error}");
+        assert!(error.contains("has no experts to stream"), "{error}");
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(super) fn push(
         ops.push(norm(builder, "self_attn.q_norm", q)?);
         ops.push(norm(builder, "self_attn.k_norm", k)?);
     }
-    let frequencies = builder.binder.constant(spec.rope.frequencies());
+    let frequencies = builder.binder.frequencies(&spec.rope)?;
     for x in [q, k] {
         ops.push(Op::Rope(Rope {
             x: x.narrow(0, spec.rope.n_rotated),

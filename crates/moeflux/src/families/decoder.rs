@@ -1,6 +1,7 @@
 //! The structure that all families share: embedding, layers, final norm, output matrix.
 
 use crate::error::Result;
+use crate::families::ffn::FfnBias;
 use crate::families::layer_builder::LayerBuilder;
 use crate::families::{LayerPlan, ModelPlan, attention, ffn, gated_delta, mla};
 use crate::ids::LayerIdx;
@@ -64,8 +65,9 @@ fn layer_plan(builder: &mut LayerBuilder<'_, '_>, spec: &LayerSpec) -> Result<La
     let first_of_router = ops.len();
     ops.push(builder.norm_stream("post_attention_layernorm")?);
     let moe = match &spec.ffn {
-        FfnSpec::Dense { inner } => {
-            ffn::push_dense(builder, *inner, &mut ops)?;
+        FfnSpec::Dense { inner, has_bias } => {
+            let bias = if *has_bias { FfnBias::All } else { FfnBias::None };
+            ffn::push_dense(builder, (*inner, bias), &mut ops)?;
             None
         }
         FfnSpec::Moe(moe) => {

@@ -10,14 +10,22 @@ use crate::ops::{
 use crate::spec::{MoeSpec, RouterSpec, SharedExpertSpec};
 use crate::weights::ExpertShape;
 
-/// Appends a dense feed-forward; it reads `normed` and adds to the residual stream.
+/// Which projections of a SwiGLU have a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FfnBias {
+    None,
+    All,
+}
+
+/// Appends a dense feed-forward of an inner width; it reads `normed` and adds to the residual
+/// stream.
 pub(super) fn push_dense(
     builder: &mut LayerBuilder<'_, '_>,
-    inner: usize,
+    (inner, bias): (usize, FfnBias),
     ops: &mut Vec<Op>,
 ) -> Result<()> {
     let out = builder.buffer("block_out", builder.spec.hidden);
-    push_swiglu(builder, "mlp", (inner, out), ops)?;
+    push_swiglu(builder, "mlp", (inner, bias, out), ops)?;
     ops.push(builder.add_to_stream(out));
     Ok(())
 }
@@ -117,10 +125,10 @@ fn push_shared(
 ) -> Result<(Heads, Option<Heads>)> {
     let out = builder.buffer("shared_out", builder.spec.hidden);
     if !spec.is_gated {
-        push_swiglu(builder, "mlp.shared_experts", (spec.inner, out), ops)?;
+        push_swiglu(builder, "mlp.shared_experts", (spec.inner, FfnBias::None, out), ops)?;
         return Ok((out, None));
     }
-    push_swiglu(builder, "mlp.shared_expert", (spec.inner, out), ops)?;
+    push_swiglu(builder, "mlp.shared_expert", (spec.inner, FfnBias::None, out), ops)?;
     let gate = builder.buffer("shared_gate", 1);
     ops.push(builder.linear("mlp.shared_expert_gate", builder.normed, gate)?);
     Ok((out, Some(gate)))
@@ -130,14 +138,22 @@ fn push_shared(
 fn push_swiglu(
     builder: &mut LayerBuilder<'_, '_>,
     module: &str,
-    (inner, out): (usize, Heads),
+    (inner, bias, out): (usize, FfnBias, Heads),
     ops: &mut Vec<Op>,
 ) -> Result<()> {
     let gate = builder.buffer("ffn_gate", inner);
     let up = builder.buffer("ffn_up", inner);
-    ops.push(builder.linear(&format!("{module}.gate_proj"), builder.normed, gate)?);
-    ops.push(builder.linear(&format!("{module}.up_proj"), builder.normed, up)?);
+    let normed = builder.normed;
+    let mut linear = |projection: &str, x, out| {
+        let module = format!("{module}.{projection}");
+        match bias {
+            FfnBias::None => builder.linear(&module, x, out),
+            FfnBias::All => builder.linear_with_bias(&module, x, out),
+        }
+    };
+    ops.push(linear("gate_proj", normed, gate)?);
+    ops.push(linear("up_proj", normed, up)?);
     ops.push(Op::SwiGlu(SwiGlu { gate, up, out: gate, limit: None }));
-    ops.push(builder.linear(&format!("{module}.down_proj"), gate, out)?);
+    ops.push(linear("down_proj", gate, out)?);
     Ok(())
 }

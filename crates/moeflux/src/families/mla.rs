@@ -40,7 +40,7 @@ pub(super) fn push(
 
     let q = q_row.split(spec.n_heads);
     let q_rope = q.narrow(spec.nope_dim, spec.rope_dim);
-    let frequencies = builder.binder.constant(spec.rope.frequencies());
+    let frequencies = builder.binder.frequencies(&spec.rope)?;
     for x in [q_rope, k_rope] {
         let (pairing, amplitude) = (spec.rope.pairing, spec.rope.amplitude());
         ops.push(Op::Rope(Rope { x, frequencies, pairing, amplitude }));

@@ -31,7 +31,7 @@ pub use gguf::{
 pub(crate) use gguf::{in_gguf, pairs_of};
 pub(crate) use json::word;
 pub use json::{parse_json, write_json};
-pub(crate) use names::canonical_name;
+pub(crate) use names::canonical_module;
 pub use npy::NpyWriter;
 pub use packed::{
     PACK_JOURNAL, PACK_METADATA, PACK_SUMS_NAME, PackedBank, PackedFile, PackedKind, PackedMatrix,

@@ -41,6 +41,15 @@ pub(crate) fn canonical_name(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// Returns the canonical name of a module: that of its tensor `weight`, without the suffix.
+#[must_use]
+pub(crate) fn canonical_module(name: &str) -> String {
+    // Some parts match only where a tensor's name goes on.
+    let tensor = format!("{name}.weight");
+    let canonical = canonical_name(&tensor);
+    canonical.strip_suffix(".weight").unwrap_or(name).to_owned()
+}
+
 fn with_part(name: &str, part: &str, own: &str) -> Option<String> {
     let (before, after) = name.split_once(part)?;
     let is_whole = part.ends_with('.') || after.is_empty();
@@ -97,6 +106,18 @@ mod tests {
         ] {
             let name = format!("model.layers.3.{name}");
             assert_eq!(canonical_name(&name), format!("model.layers.3.{expected}"));
+        }
+    }
+
+    #[test]
+    fn modules_have_the_names_of_their_tensors() {
+        for (name, expected) in [
+            ("model.layers.0.mlp.router", "model.layers.0.mlp.gate"),
+            ("language_model.model.layers.0.mlp.gate", "model.layers.0.mlp.gate"),
+            ("model.layers.0.block_sparse_moe.gate", "model.layers.0.mlp.gate"),
+            ("lm_head", "lm_head"),
+        ] {
+            assert_eq!(canonical_module(name), expected);
         }
     }
 }

@@ -199,6 +199,6 @@ impl CheckedConfig<'_> {
 
     /// Returns a dense layer of the published width.
     pub(super) fn dense_ffn(&self) -> Result<FfnSpec> {
-        Ok(FfnSpec::Dense { inner: self.width("intermediate_size")? })
+        Ok(FfnSpec::Dense { inner: self.width("intermediate_size")?, has_bias: false })
     }
 }

@@ -15,8 +15,9 @@ mod gguf;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use gguf::QUANTISATION_KEY;
-pub use rope::{Pairing, RopeScaling, RopeSpec, YarnSpec};
+pub(crate) use gguf::{FREQUENCY_DIVISORS, QUANTISATION_KEY};
+pub(crate) use rope::plain_frequency;
+pub use rope::{Llama3Spec, Pairing, RopeScaling, RopeSpec, YarnSpec};
 
 use std::fmt;
 
@@ -62,11 +63,19 @@ pub enum Family {
     Mixtral,
     /// `olmoe`.
     Olmoe,
+    /// `qwen2`.
+    Qwen2,
+    /// `qwen3`.
+    Qwen3,
+    /// `qwen3_5` and `qwen3_5_text`.
+    Qwen35,
+    /// `llama`.
+    Llama,
 }
 
 impl Family {
     /// All families, with their `model_type` in configs.
-    pub const ALL: [(Self, &str); 17] = [
+    pub const ALL: [(Self, &str); 21] = [
         (Self::Qwen3Moe, "qwen3_moe"),
         (Self::Qwen3Next, "qwen3_next"),
         (Self::Qwen35Moe, "qwen3_5_moe"),
@@ -84,6 +93,10 @@ impl Family {
         (Self::Qwen2Moe, "qwen2_moe"),
         (Self::Mixtral, "mixtral"),
         (Self::Olmoe, "olmoe"),
+        (Self::Qwen2, "qwen2"),
+        (Self::Qwen3, "qwen3"),
+        (Self::Qwen35, "qwen3_5"),
+        (Self::Llama, "llama"),
     ];
 
     /// Returns the `model_type` in its configs.
@@ -317,6 +330,8 @@ pub enum FfnSpec {
     Dense {
         /// Inner width.
         inner: usize,
+        /// Whether its three projections have a bias.
+        has_bias: bool,
     },
     /// Routed experts.
     Moe(MoeSpec),
@@ -425,7 +440,8 @@ pub struct SharedExpertSpec {
 /// The quantisation that a checkpoint declares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Quantisation {
-    /// Parameters of tensors without an override; `None` if MLX did not quantise them.
+    /// Parameters that a checkpoint states for all tensors; `None` if MLX did not quantise them.
+    /// Those of a stored tensor without an override follow from its shapes.
     pub default: Option<QuantParams>,
     /// Overrides by the tensor's canonical base name; `None` for tensors left unquantised.
     pub overrides: std::collections::BTreeMap<String, Option<QuantParams>>,
@@ -434,6 +450,12 @@ pub struct Quantisation {
 }
 
 impl Quantisation {
+    /// Returns whether MLX may have quantised tensors that have no override.
+    #[must_use]
+    pub(crate) fn is_of_mlx(&self) -> bool {
+        self.default.is_some() || self.native == Some(NativeFormat::Mxfp4)
+    }
+
     /// Describes a checkpoint that MLX did not quantise.
     pub(crate) fn of_native(native: NativeFormat) -> Self {
         Self { native: Some(native), ..Self::default() }

@@ -38,6 +38,23 @@ pub enum RopeScaling {
     },
     /// Low frequencies are divided, high ones are kept, and those between are blended.
     Yarn(YarnSpec),
+    /// As YaRN, but with limits in wavelengths, and without a factor of cos and sin.
+    Llama3(Llama3Spec),
+    /// Each frequency is divided by a number in the file: how GGUF files store `Llama3`.
+    Stored,
+}
+
+/// Parameters of the scaling of Llama 3.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Llama3Spec {
+    /// Scaling factor.
+    pub factor: f64,
+    /// Channels with fewer rotations than this over the original context are divided by the factor.
+    pub low_rotations: f64,
+    /// Channels with more rotations than this are kept; above `low_rotations`.
+    pub high_rotations: f64,
+    /// Trained context before scaling.
+    pub original_context: usize,
 }
 
 /// YaRN's parameters.
@@ -58,7 +75,8 @@ pub struct YarnSpec {
 }
 
 impl RopeSpec {
-    /// Returns the radians per position of each channel pair: `n_rotated / 2` values.
+    /// Returns the radians per position of each channel pair: `n_rotated / 2` values, before the
+    /// division of [`RopeScaling::Stored`].
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
     pub fn frequencies(&self) -> Vec<f32> {
@@ -70,15 +88,19 @@ impl RopeSpec {
     #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
     pub fn amplitude(&self) -> f32 {
         match &self.scaling {
-            RopeScaling::None | RopeScaling::Linear { .. } => 1.0,
             RopeScaling::Yarn(yarn) => yarn.amplitude as f32,
+            RopeScaling::None
+            | RopeScaling::Linear { .. }
+            | RopeScaling::Llama3(_)
+            | RopeScaling::Stored => 1.0,
         }
     }
 
     fn frequency(&self, pair: usize) -> f64 {
-        let plain = libm::pow(self.theta, -(2.0 * pair as f64) / self.n_rotated as f64);
+        let plain = plain_frequency(self.theta, pair, self.n_rotated);
         match &self.scaling {
-            RopeScaling::None => plain,
+            RopeScaling::None | RopeScaling::Stored => plain,
+            RopeScaling::Llama3(llama) => llama.scaled(plain),
             RopeScaling::Linear { factor } => plain / factor,
             RopeScaling::Yarn(yarn) => {
                 let (first, last) = yarn.blend_range(self.theta, self.n_rotated);
@@ -86,6 +108,20 @@ impl RopeSpec {
                 plain / yarn.factor * ramp + plain * (1.0 - ramp)
             }
         }
+    }
+}
+
+/// Returns the radians per position of a channel pair without scaling.
+pub(crate) fn plain_frequency(theta: f64, pair: usize, n_rotated: usize) -> f64 {
+    libm::pow(theta, -(2.0 * pair as f64) / n_rotated as f64)
+}
+
+impl Llama3Spec {
+    fn scaled(&self, frequency: f64) -> f64 {
+        let n_rotations = self.original_context as f64 * frequency / (2.0 * PI);
+        let Self { factor, low_rotations: low, high_rotations: high, .. } = *self;
+        let kept = ((n_rotations - low) / (high - low)).clamp(0.0, 1.0);
+        (1.0 - kept) * frequency / factor + kept * frequency
     }
 }
 

@@ -56,7 +56,7 @@ impl VectorSource {
 }
 
 /// A vector in a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StoredVector {
     /// Name of the tensor in its file.
     pub name: String,
@@ -96,8 +96,8 @@ pub enum ValueSelection {
     },
 }
 
-/// Transformation of stored values when they are loaded, in f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Transformation of stored values when they are loaded.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ValueTransform {
     /// No change.
     None,
@@ -105,6 +105,11 @@ pub enum ValueTransform {
     AddOne,
     /// Computes `ln(-x)`, for values stored as `-exp(x)`.
     LogOfNegated,
+    /// Divides each frequency of a rope by its value.
+    FrequencyDivisor {
+        /// Base of the frequencies.
+        theta: f64,
+    },
 }
 
 /// Type of the values of a part.

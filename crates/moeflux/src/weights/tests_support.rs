@@ -178,7 +178,7 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
             has_sinks: false,
         }),
     };
-    let layer = LayerSpec { mixer, ffn: FfnSpec::Dense { inner: 64 } };
+    let layer = LayerSpec { mixer, ffn: FfnSpec::Dense { inner: 64, has_bias: false } };
     ModelSpec {
         family,
         hidden: 64,

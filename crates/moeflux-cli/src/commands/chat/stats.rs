@@ -32,6 +32,8 @@ pub(crate) struct AnswerStats {
     n_tokens: usize,
     before: Option<StreamStats>,
     stream: Option<StreamStats>,
+    /// Whether the model has no experts.
+    is_dense: bool,
 }
 
 impl AnswerStats {
@@ -47,6 +49,7 @@ impl AnswerStats {
             n_tokens: 0,
             before: stats.stream.clone(),
             stream: None,
+            is_dense: is_dense(stats),
         }
     }
 
@@ -61,6 +64,7 @@ impl AnswerStats {
     /// Records the end of the answer.
     pub(crate) fn end(&mut self, stats: &Stats) {
         let before = self.before.take().unwrap_or_default();
+        self.is_dense = is_dense(stats);
         self.stream = stats.stream.as_ref().map(|stream| stream.since(&before));
     }
 
@@ -78,6 +82,7 @@ impl AnswerStats {
                 parts.push(format!("{} read", binary(stream.read_bytes())));
                 parts.extend(share(stream).map(|share| format!("{share} of experts in memory")));
             }
+            None if self.is_dense => parts.push("all weights in memory".to_owned()),
             None => parts.push("all experts in memory".to_owned()),
         }
         parts.extend(process_memory_bytes().map(|bytes| format!("{} used", binary(bytes))));
@@ -135,6 +140,10 @@ fn joined(parts: Vec<String>, n_columns: usize) -> String {
     line
 }
 
+fn is_dense(stats: &Stats) -> bool {
+    stats.memory.is_some_and(|memory| memory.expert_bytes == 0)
+}
+
 #[cfg(test)]
 mod tests {
     use moeflux_schedule::DropReason;
@@ -169,6 +178,7 @@ mod tests {
             n_tokens: 10_001,
             before: None,
             stream: Some(stream),
+            is_dense: false,
         };
         let line = stats.line(200);
         assert!(line.starts_with("10000.0 tokens/s, "), "{line}");

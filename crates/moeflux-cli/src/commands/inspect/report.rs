@@ -319,7 +319,7 @@ fn mixer_json(mixer: &MixerSpec) -> Value {
 
 fn ffn_json(ffn: &FfnSpec) -> Value {
     match ffn {
-        FfnSpec::Dense { inner } => json!({"kind": "dense", "inner": inner}),
+        FfnSpec::Dense { inner, .. } => json!({"kind": "dense", "inner": inner}),
         FfnSpec::Moe(moe) => json!({
             "kind": "moe",
             "n_experts": moe.n_experts,
@@ -343,5 +343,7 @@ pub(super) const fn scaling_name(scaling: &RopeScaling) -> &'static str {
         RopeScaling::None => "none",
         RopeScaling::Linear { .. } => "linear",
         RopeScaling::Yarn(_) => "yarn",
+        RopeScaling::Llama3(_) => "llama3",
+        RopeScaling::Stored => "stored",
     }
 }

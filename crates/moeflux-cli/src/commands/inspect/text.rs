@@ -174,6 +174,10 @@ fn mixer_words(mixer: &MixerSpec) -> (&'static str, String) {
 fn push_scaling(words: &mut String, scaling: &RopeScaling) {
     match scaling {
         RopeScaling::None => {}
+        RopeScaling::Llama3(llama) => {
+            let _ = write!(words, ", {} x{}", scaling_name(scaling), llama.factor);
+        }
+        RopeScaling::Stored => words.push_str(", scaled by numbers in the file"),
         RopeScaling::Linear { factor } => {
             let _ = write!(words, ", {} x{factor}", scaling_name(scaling));
         }
@@ -185,7 +189,10 @@ fn push_scaling(words: &mut String, scaling: &RopeScaling) {
 
 fn ffn_words(ffn: &FfnSpec) -> (&'static str, String) {
     match ffn {
-        FfnSpec::Dense { inner } => ("dense", format!("inner {}", grouped(*inner as u64))),
+        FfnSpec::Dense { inner, has_bias } => {
+            let bias = if *has_bias { ", with biases" } else { "" };
+            ("dense", format!("inner {}{bias}", grouped(*inner as u64)))
+        }
         FfnSpec::Moe(moe) => ("experts", moe_words(moe)),
     }
 }
@@ -224,8 +231,10 @@ fn memory(report: &InspectReport) -> Vec<String> {
         }
         None => {}
     }
-    lines.push(LABELS.size("all experts", report.experts_bytes));
-    lines.push(LABELS.size("experts per token", report.routed_bytes_per_token));
+    if report.experts_bytes > 0 {
+        lines.push(LABELS.size("all experts", report.experts_bytes));
+        lines.push(LABELS.size("experts per token", report.routed_bytes_per_token));
+    }
     for (kind, bytes) in [
         (KV_KIND, report.state_bytes_per_1000_tokens),
         (KV8_KIND, report.kv8_bytes_per_1000_tokens),

@@ -20,13 +20,16 @@ pub(super) fn advice(report: &PlanReport<'_>) -> Vec<String> {
     let PlanReport { forecast, least_bytes, .. } = report;
     if forecast.placement.on_drive == 0 {
         let seconds = forecast.load_seconds;
+        let is_dense = report.query.planned.needs.n_experts() == 0;
+        let what = if is_dense { "the whole model is" } else { "all experts are" };
         let place = match forecast.placement {
+            _ if is_dense && report.resources.card.is_some() => "on the GPU",
             ExpertLocations { on_card: 0, .. } => "in memory",
             ExpertLocations { in_memory: 0, .. } => "on the GPU",
             _ => "on the GPU or in memory",
         };
         advice.push(format!(
-            "all experts are {place}: after loading ({seconds:.1} s) nothing is read from the drive"
+            "{what} {place}: after loading ({seconds:.1} s) nothing is read from the drive"
         ));
     } else {
         advice.extend(more_memory(report));

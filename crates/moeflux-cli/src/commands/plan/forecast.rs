@@ -342,7 +342,7 @@ impl ForecastInput<'_> {
 }
 
 /// Returns a share; a model without experts has all of them.
-fn share(n: u64, n_experts: u64) -> f64 {
+pub(crate) fn share(n: u64, n_experts: u64) -> f64 {
     if n_experts == 0 { 1.0 } else { float(n) / float(n_experts) }
 }
 

@@ -7,6 +7,7 @@ use moeflux::{ByteCount, Error};
 use serde_json::{Value, json};
 
 use super::advice::{PACKED, range};
+use super::forecast::share;
 use super::machine::PlanMachine;
 use super::report::{PlanQuery, PlanReport, PlannedModel, forecast_json};
 use super::routing::RoutingSource;
@@ -187,7 +188,7 @@ impl RowForecast {
         let prompt = forecast.prompts.iter().find(|it| it.n_tokens == PROMPT_TOKENS);
         let (low, high) = (&forecast.answer.low, &forecast.answer.high);
         Self::Runs {
-            share: float(placement.on_card + placement.in_memory) / float(n_experts.max(1)),
+            share: share(placement.on_card + placement.in_memory, n_experts),
             drive_bytes: (high.drive_bytes_per_token, low.drive_bytes_per_token),
             answer: (low.tokens_per_s, high.tokens_per_s),
             prompt: prompt.map_or((0.0, 0.0), |it| (it.low, it.high)),

@@ -10,14 +10,14 @@ use moeflux::{ByteCount, Error, Model};
 use serde_json::{Value, json};
 
 use super::forecast::{
-    AnswerForecast, ExpertLocations, Forecast, ForecastInput, PromptForecast, Speed,
+    AnswerForecast, ExpertLocations, Forecast, ForecastInput, PromptForecast, Speed, share,
 };
 use super::machine::{Figure, PlanMachine};
 use super::resources::Resources;
 use super::routing::RoutingSource;
 use crate::failure::{CommandFailure, CommandResult};
 use crate::model::hub;
-use crate::model::needs::{KV_KIND, Needs, float};
+use crate::model::needs::{KV_KIND, Needs};
 use crate::system::network::Cluster;
 
 /// A budget larger than any machine's memory.
@@ -146,7 +146,15 @@ impl<'a> PlanQuery<'a> {
     }
 
     fn is_for_auto(&self, forecast: &Forecast) -> bool {
-        let is_whole = forecast.placement.on_card == self.planned.needs.n_experts();
+        let needs = &self.planned.needs;
+        let card = self.machine.card.as_ref();
+        let is_whole = match needs.n_experts() {
+            // Experts cannot show whether the other weights fit.
+            0 => card.is_some_and(|card| {
+                card.resources.room_bytes >= needs.all_bytes_on_device(self.context)
+            }),
+            n_experts => forecast.placement.on_card == n_experts,
+        };
         is_whole && self.planned.weights_bytes >= crate::model::device::SMALL_BYTES
     }
 
@@ -313,7 +321,7 @@ pub(crate) fn forecast_json(forecast: &Forecast, n_experts: u64) -> Value {
         "experts_on_gpu": on_card,
         "experts_in_memory": in_memory,
         "experts_on_drive": on_drive,
-        "share_of_experts": float(on_card + in_memory) / float(n_experts.max(1)),
+        "share_of_experts": share(on_card + in_memory, n_experts),
         "answer": answer_json(answer),
         "answer_with_full_context": answer_json(answer_after),
         "prompts": prompts.iter().map(prompt_json).collect::<Vec<_>>(),

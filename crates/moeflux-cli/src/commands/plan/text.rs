@@ -151,7 +151,9 @@ fn expected(report: &PlanReport<'_>) -> Vec<String> {
     lines.extend(forecast.prompts.iter().map(prompt));
     let alone = |it: &AnswerForecast| answer("answer, one machine alone", it);
     lines.extend(report.alone.as_ref().map(alone));
-    lines.extend(folded("  ", &format!("experts: {}", places(report))));
+    if report.query.planned.needs.n_experts() > 0 {
+        lines.extend(folded("  ", &format!("experts: {}", places(report))));
+    }
     if forecast.placement.on_drive > 0 {
         let AnswerForecast { low, high } = &forecast.answer;
         let [least, most] = [high, low].map(|it| bytes(it.drive_bytes_per_token));

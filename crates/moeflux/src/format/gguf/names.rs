@@ -12,7 +12,7 @@ const OF_MODEL: [(&str, &str); 3] = [
 ];
 
 /// Suffixes after `blk.N.`, and after `model.layers.N.`.
-const OF_LAYER: [(&str, &str); 59] = [
+const OF_LAYER: [(&str, &str); 62] = [
     ("attn_norm.weight", "input_layernorm.weight"),
     (FFN_NORM, "post_attention_layernorm.weight"),
     ("post_attention_norm.weight", "post_attention_layernorm.weight"),
@@ -53,6 +53,9 @@ const OF_LAYER: [(&str, &str); 59] = [
     ("ffn_gate.weight", "mlp.gate_proj.weight"),
     ("ffn_up.weight", "mlp.up_proj.weight"),
     ("ffn_down.weight", "mlp.down_proj.weight"),
+    ("ffn_gate.bias", "mlp.gate_proj.bias"),
+    ("ffn_up.bias", "mlp.up_proj.bias"),
+    ("ffn_down.bias", "mlp.down_proj.bias"),
     ("attn_sinks.weight", "self_attn.sinks"),
     ("indexer.k_norm.weight", "self_attn.indexer.k_norm.weight"),
     ("indexer.k_norm.bias", "self_attn.indexer.k_norm.bias"),
@@ -81,7 +84,9 @@ const OF_LAYER: [(&str, &str); 59] = [
 
 /// Some architectures use this name, others `post_attention_norm.weight`.
 const FFN_NORM: &str = "ffn_norm.weight";
-const WITH_FFN_NORM: [&str; 10] = [
+const WITH_FFN_NORM: [&str; 12] = [
+    "qwen2",
+    "qwen3",
     "qwen3moe",
     "qwen2moe",
     "qwen3vlmoe",

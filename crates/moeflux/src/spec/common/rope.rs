@@ -1,14 +1,14 @@
 //! Parses the rope of a config, in both dialects: `rope_theta` and `rope_scaling` at the top, or
 //! all keys in `rope_parameters`.
 //!
-//! Follows transformers 5.23: a non-empty `rope_scaling` replaces `rope_parameters` as a whole;
+//! Follows transformers 5.24: a non-empty `rope_scaling` replaces `rope_parameters` as a whole;
 //! keys inside take precedence over keys at the top. Keys of multi-axis ropes have no effect on
 //! text.
 
 use crate::error::Result;
 use crate::format::ConfigSection;
 use crate::spec::config::CheckedConfig;
-use crate::spec::{Pairing, RopeScaling, RopeSpec, YarnSpec};
+use crate::spec::{Llama3Spec, Pairing, RopeScaling, RopeSpec, YarnSpec};
 
 /// Upper bound on a scaling factor: no usable frequencies remain beyond it. No other parameter
 /// comes near it.
@@ -152,8 +152,13 @@ impl<'a> RopeKeys<'a> {
                 let factor = yarn.factor;
                 Ok((RopeScaling::Yarn(yarn), factor))
             }
+            Some("llama3") => {
+                let llama = self.llama3(inside)?;
+                let factor = llama.factor;
+                Ok((RopeScaling::Llama3(llama), factor))
+            }
             Some(_) => {
-                let advice = "only \"default\", \"linear\" and \"yarn\" are supported";
+                let advice = "only \"default\", \"linear\", \"yarn\" and \"llama3\" are supported";
                 Err(inside.unsupported(key, advice))
             }
         }
@@ -166,6 +171,26 @@ impl<'a> RopeKeys<'a> {
             }
             factor => Ok(factor),
         }
+    }
+
+    fn llama3(&self, inside: &ConfigSection<'a>) -> Result<Llama3Spec> {
+        let required = |key: &str, value: Option<f64>| value.ok_or_else(|| inside.missing(key));
+        let rotations = |key: &str| required(key, self.inside_number(key)?);
+        let low_rotations = rotations("low_freq_factor")?;
+        let high_rotations = rotations("high_freq_factor")?;
+        if high_rotations <= low_rotations {
+            return Err(inside.wrong("high_freq_factor", "a number above `low_freq_factor`"));
+        }
+        let key = "original_max_position_embeddings";
+        if self.section(key).value(key).is_none() {
+            return Err(inside.missing(key));
+        }
+        Ok(Llama3Spec {
+            factor: required("factor", self.factor(inside)?)?,
+            low_rotations,
+            high_rotations,
+            original_context: self.original_context(inside, 0)?,
+        })
     }
 
     fn yarn(&self, inside: &ConfigSection<'a>) -> Result<YarnSpec> {

@@ -9,6 +9,7 @@ mod mixtral;
 mod gpt_oss;
 mod qwen3_next;
 mod qwen3_5_moe;
+mod dense;
 mod deepseek_v3;
 mod glm4_moe;
 mod minimax_m2;
@@ -24,33 +25,12 @@ use crate::spec::{Family, FfnSpec, LayerSpec, ModelSpec};
 /// four numbers in the config.
 const EXPERT_VALUES_MAX: u128 = 1 << 60;
 
-/// Keys of the number of routed experts.
-const EXPERT_COUNT_KEYS: [&str; 4] =
-    ["num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"];
-
-/// Substrings of `model_type` in unsupported families that have experts.
-const MORE_SPARSE_TYPES: [&str; 16] = [
-    "moe",
-    "gpt_oss",
-    "mixtral",
-    "minimax",
-    "deepseek_v",
-    "kimi",
-    "glm4",
-    "glm_",
-    "dbrx",
-    "jamba",
-    "llama4",
-    "hunyuan",
-    "hy_v",
-    "arctic",
-    "grok",
-    "step3",
-];
-
 /// Additional `model_type` names of language models.
-const OTHER_NAMES: [(&str, Family); 2] =
-    [("qwen3_5_moe_text", Family::Qwen35Moe), ("qwen3_vl_moe_text", Family::Qwen3VlMoe)];
+const OTHER_NAMES: [(&str, Family); 3] = [
+    ("qwen3_5_moe_text", Family::Qwen35Moe),
+    ("qwen3_vl_moe_text", Family::Qwen3VlMoe),
+    ("qwen3_5_text", Family::Qwen35),
+];
 
 impl Family {
     /// Returns the family of a `model_type`.
@@ -65,6 +45,8 @@ impl Family {
             Self::Qwen3Moe | Self::Qwen3VlMoe => qwen3_moe::parse(config, self),
             Self::Qwen3Next => qwen3_next::parse(config),
             Self::Qwen35Moe => qwen3_5_moe::parse(config),
+            Self::Qwen35 => qwen3_5_moe::parse_dense(config),
+            Self::Qwen2 | Self::Qwen3 | Self::Llama => dense::parse(config, self),
             Self::DeepseekV3
             | Self::KimiK2
             | Self::KimiK25
@@ -116,17 +98,6 @@ fn expert_values(spec: &ModelSpec) -> u128 {
 
 fn unknown_type(config: &CheckedConfig<'_>) -> Error {
     let known = Family::ALL.map(|(_, name)| name).join(", ");
-    let name = config.root.value("model_type").and_then(|it| it.as_str()).unwrap_or_default();
-    // Configs may omit values that are their family's defaults.
-    let is_sparse = MORE_SPARSE_TYPES.iter().any(|part| name.contains(part))
-        || EXPERT_COUNT_KEYS.iter().any(|key| config.text.value(key).is_some());
-    let advice = if is_sparse {
-        format!("this family is not supported yet; supported are {known}")
-    } else {
-        format!(
-            "according to its config this is a dense model, and moeflux runs \
-             Mixture-of-Experts models; supported are {known}"
-        )
-    };
+    let advice = format!("this family is not supported yet; supported are {known}");
     config.root.unsupported("model_type", &advice)
 }

@@ -25,9 +25,12 @@ pub(super) enum Architecture {
     Qwen2Moe,
     Llama,
     Olmoe,
+    Qwen2,
+    Qwen3,
+    Qwen35,
 }
 
-const NAMES: [(&str, Architecture); 14] = [
+const NAMES: [(&str, Architecture); 17] = [
     ("qwen3moe", Architecture::Qwen3Moe),
     ("qwen3next", Architecture::Qwen3Next),
     ("qwen35moe", Architecture::Qwen35Moe),
@@ -42,6 +45,9 @@ const NAMES: [(&str, Architecture); 14] = [
     ("qwen2moe", Architecture::Qwen2Moe),
     ("llama", Architecture::Llama),
     ("olmoe", Architecture::Olmoe),
+    ("qwen2", Architecture::Qwen2),
+    ("qwen3", Architecture::Qwen3),
+    ("qwen35", Architecture::Qwen35),
 ];
 
 /// Values of `expert_gating_func`.
@@ -135,7 +141,25 @@ impl Architecture {
                 keys.skip(&["expert_shared_count"]);
                 softmax_experts(keys, ExpertWeightDefault::Plain)
             }
-            Self::Llama | Self::Olmoe => plain_experts(keys, self == Self::Llama),
+            Self::Llama => llama(keys, checkpoint),
+            Self::Olmoe => {
+                keys.set("model_type", "olmoe");
+                softmax_experts(keys, ExpertWeightDefault::Plain)
+            }
+            Self::Qwen2 => {
+                keys.set("model_type", "qwen2");
+                keys.set("qkv_bias", checkpoint.tensors.contains_key(Q_BIAS));
+                without_experts(keys)
+            }
+            Self::Qwen3 => {
+                keys.set("model_type", "qwen3");
+                without_experts(keys)
+            }
+            Self::Qwen35 => {
+                keys.set("model_type", "qwen3_5_text");
+                delta(keys)?;
+                without_experts(keys)
+            }
             Self::GptOss => {
                 keys.set("model_type", "gpt_oss");
                 keys.copy("sliding_window", "attention.sliding_window")?;
@@ -169,6 +193,8 @@ impl Architecture {
 }
 
 const Q_BIAS: &str = "model.layers.0.self_attn.q_proj.bias";
+pub(super) const OUT_BIAS: &str = "model.layers.0.self_attn.o_proj.bias";
+const FFN_BIAS: &str = "model.layers.0.mlp.gate_proj.bias";
 const Q_NORM: &str = "model.layers.0.self_attn.q_norm.weight";
 const KV_BIAS: &str = "model.layers.0.self_attn.kv_a_proj_with_mqa.bias";
 
@@ -271,16 +297,25 @@ fn mla(keys: &mut ArchitectureKeys<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Translates mixtral and olmoe, whose experts have the width of a dense layer.
-fn plain_experts(keys: &mut ArchitectureKeys<'_>, is_mixtral: bool) -> Result<()> {
-    keys.set("model_type", if is_mixtral { "mixtral" } else { "olmoe" });
-    if keys.count_opt("expert_count")?.unwrap_or(0) == 0 {
-        let advice = "this is a dense model, and moeflux runs Mixture-of-Experts models";
-        return Err(keys.refused("expert_count", advice));
+/// Translates llama, or mixtral if there are experts, which have the width of a dense layer.
+fn llama(keys: &mut ArchitectureKeys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+    if keys.count_opt("expert_count")?.unwrap_or(0) > 0 {
+        keys.set("model_type", "mixtral");
+        return softmax_experts(keys, ExpertWeightDefault::Normalised);
     }
-    let default =
-        if is_mixtral { ExpertWeightDefault::Normalised } else { ExpertWeightDefault::Plain };
-    softmax_experts(keys, default)
+    keys.set("model_type", "llama");
+    keys.set("mlp_bias", checkpoint.tensors.contains_key(FFN_BIAS));
+    without_experts(keys)
+}
+
+/// Refuses experts in an architecture whose layers have none.
+fn without_experts(keys: &mut ArchitectureKeys<'_>) -> Result<()> {
+    for key in ["expert_count", "expert_used_count"] {
+        if keys.count_opt(key)?.is_some_and(|n_experts| n_experts > 0) {
+            return Err(keys.refused(key, "experts are not supported for this architecture"));
+        }
+    }
+    Ok(())
 }
 
 /// The default of llama.cpp for the weights of experts.

@@ -12,16 +12,19 @@ mod tests;
 
 use serde_json::Value as Json;
 
-use super::{HeadOrder, MixerSpec, ModelSpec, Pairing};
+use super::{AttentionBias, HeadOrder, MixerSpec, ModelSpec, Pairing, RopeScaling};
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, Gguf};
 
-use architectures::{Architecture, known_names};
+use architectures::{Architecture, OUT_BIAS, known_names};
 use keys::ArchitectureKeys;
 
 /// Key under which the pack of a GGUF file describes requantised matrices: the section
 /// `quantization` of a `config.json`.
 pub(crate) const QUANTISATION_KEY: &str = "moeflux.quantization";
+
+/// Tensor with the divisors of the frequencies of [`RopeScaling::Stored`].
+pub(crate) const FREQUENCY_DIVISORS: &str = "rope_freqs.weight";
 
 impl ModelSpec {
     /// Parses the model that a GGUF file's metadata describes.
@@ -49,12 +52,18 @@ impl ModelSpec {
         let mut spec = Self::from_config(&raw)?;
         for layer in &mut spec.layers {
             match (&mut layer.mixer, architecture) {
-                (MixerSpec::GatedDelta(delta), Architecture::Qwen35Moe) => {
+                (MixerSpec::GatedDelta(delta), Architecture::Qwen35Moe | Architecture::Qwen35) => {
                     delta.order = HeadOrder::Tiled;
                 }
                 // Rows of queries and keys were reordered for the other pairing.
                 (MixerSpec::Attention(attention), Architecture::Llama) => {
                     attention.rope.pairing = Pairing::Neighbours;
+                    attention.bias = bias_of(attention.bias, checkpoint);
+                    attention.rope.scaling =
+                        scaling_of(attention.rope.scaling.clone(), checkpoint)?;
+                }
+                (MixerSpec::Attention(attention), Architecture::Qwen3) => {
+                    attention.bias = bias_of(attention.bias, checkpoint);
                 }
                 _ => {}
             }
@@ -63,11 +72,27 @@ impl ModelSpec {
     }
 }
 
-/// Returns whether the metadata has a non-zero expert count, for any architecture.
-fn has_experts(gguf: &Gguf) -> bool {
-    let keys = gguf.metadata.entries().map(|(key, _)| key);
-    keys.filter(|key| key.ends_with(".expert_count"))
-        .any(|key| gguf.metadata.count(key).is_some_and(|n_experts| n_experts > 0))
+/// Returns the biases of an attention whose output has one only if the file says so.
+fn bias_of(bias: AttentionBias, checkpoint: &Checkpoint) -> AttentionBias {
+    match bias {
+        AttentionBias::QkvAndOut if !checkpoint.tensors.contains_key(OUT_BIAS) => {
+            AttentionBias::Qkv
+        }
+        bias => bias,
+    }
+}
+
+/// Returns the scaling of a rope whose frequencies the file may divide.
+fn scaling_of(scaling: RopeScaling, checkpoint: &Checkpoint) -> Result<RopeScaling> {
+    if !checkpoint.tensors.contains_key(FREQUENCY_DIVISORS) {
+        return Ok(scaling);
+    }
+    if scaling == RopeScaling::None {
+        return Ok(RopeScaling::Stored);
+    }
+    let problem = "divides frequencies that `rope.scaling.type` scales, too; only one of the two \
+                   is supported";
+    Err(Error::tensor(FREQUENCY_DIVISORS, problem))
 }
 
 fn architecture(gguf: &Gguf) -> Result<Architecture> {
@@ -83,11 +108,11 @@ fn architecture(gguf: &Gguf) -> Result<Architecture> {
     } else {
         let name = name.escape_debug().to_string();
         let name: String = name.chars().take(60).collect();
-        let advice = match has_experts(gguf) {
-            true => "this architecture is not supported",
-            false => "this is a dense model, and moeflux runs Mixture-of-Experts models",
-        };
-        format!("`general.architecture` is \"{name}\": {advice}; supported are {}", known_names())
+        format!(
+            "`general.architecture` is \"{name}\": this architecture is not supported; supported \
+             are {}",
+            known_names()
+        )
     };
     Err(Error::Unsupported(format!("{path}: {what}")))
 }

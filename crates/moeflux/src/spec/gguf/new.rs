@@ -40,8 +40,11 @@ impl Family {
             Self::HyV3 => "hy_v3",
             Self::Qwen3VlMoe => "qwen3vlmoe",
             Self::Qwen2Moe => "qwen2moe",
-            Self::Mixtral => "llama",
+            Self::Mixtral | Self::Llama => "llama",
             Self::Olmoe => "olmoe",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::Qwen35 => "qwen35",
         }
     }
 
@@ -49,8 +52,14 @@ impl Family {
     #[must_use]
     pub fn gguf_pre(self) -> &'static str {
         match self {
-            Self::Qwen3Moe | Self::Qwen3Next | Self::Qwen3VlMoe | Self::Qwen2Moe => "qwen2",
-            Self::Qwen35Moe => "qwen35",
+            Self::Qwen3Moe
+            | Self::Qwen3Next
+            | Self::Qwen3VlMoe
+            | Self::Qwen2Moe
+            | Self::Qwen2
+            | Self::Qwen3 => "qwen2",
+            Self::Qwen35Moe | Self::Qwen35 => "qwen35",
+            Self::Llama => "llama-bpe",
             Self::DeepseekV3 | Self::DeepseekV32 => "deepseek-v3",
             Self::KimiK2 | Self::KimiK25 => "kimi-k2",
             Self::Glm4Moe | Self::Glm4MoeLite | Self::GlmMoeDsa => "glm4",
@@ -81,7 +90,7 @@ impl ModelSpec {
         match mixers().find(|mixer| !matches!(mixer, MixerSpec::GatedDelta(_))) {
             Some(MixerSpec::Attention(attention)) => {
                 keys.attention(attention);
-                if self.family == Family::Qwen35Moe {
+                if matches!(self.family, Family::Qwen35Moe | Family::Qwen35) {
                     keys.sections(attention.rope.n_rotated / 2);
                 }
             }
@@ -151,7 +160,7 @@ impl ModelSpec {
 
 fn dense_inner(ffn: &FfnSpec) -> Option<usize> {
     match ffn {
-        FfnSpec::Dense { inner } => Some(*inner),
+        FfnSpec::Dense { inner, .. } => Some(*inner),
         FfnSpec::Moe(_) => None,
     }
 }
@@ -162,7 +171,7 @@ fn forget_rounding(expected: &mut MixerSpec, found: &mut MixerSpec) {
         let round = |value: &mut f64| *value = f64::from(to_f32(*value));
         round(&mut rope.theta);
         match &mut rope.scaling {
-            RopeScaling::None => {}
+            RopeScaling::None | RopeScaling::Llama3(_) | RopeScaling::Stored => {}
             RopeScaling::Linear { factor } => round(factor),
             RopeScaling::Yarn(yarn) => {
                 let YarnSpec { factor, beta_fast, beta_slow, amplitude, .. } = yarn;
@@ -252,7 +261,8 @@ impl NewKeys {
         self.count("rope.dimension_count", rope.n_rotated);
         self.number("rope.freq_base", rope.theta);
         let yarn = match &rope.scaling {
-            RopeScaling::None => return,
+            // The divisors would be a tensor.
+            RopeScaling::None | RopeScaling::Llama3(_) | RopeScaling::Stored => return,
             RopeScaling::Linear { factor } => {
                 self.add("rope.scaling.type", NewValue::Text("linear"));
                 return self.number("rope.scaling.factor", *factor);

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::config::CheckedConfig;
 use super::{NativeFormat, QuantParams, Quantisation};
 use crate::error::{Error, Result};
-use crate::format::{ConfigSection, canonical_name};
+use crate::format::{ConfigSection, canonical_module};
 
 /// Keys of an MLX section that do not name tensors.
 const SETTINGS: [&str; 4] = ["group_size", "bits", "mode", "quant_method"];
@@ -81,13 +81,13 @@ fn mlx(section: &ConfigSection<'_>) -> Result<Quantisation> {
             Value::Bool(false) => None,
             Value::Bool(true) => default,
             Value::Object(_) => {
-                let params = one_tensor(section, key, (bits, group))?;
+                let params = one_tensor(section, key)?;
                 native = native.or(params.is_none().then_some(NativeFormat::Mxfp4));
                 params
             }
             _ => return Err(section.wrong(key, "an object with bits and group_size, or false")),
         };
-        let name = canonical_name(key).into_owned();
+        let name = canonical_module(key);
         if overrides.insert(name, params).is_some_and(|other| other != params) {
             return Err(section.wrong(key, "the same value as under the tensor's other name"));
         }
@@ -95,14 +95,13 @@ fn mlx(section: &ConfigSection<'_>) -> Result<Quantisation> {
     Ok(Quantisation { default, overrides, native })
 }
 
-fn one_tensor(
-    section: &ConfigSection<'_>,
-    key: &str,
-    (bits, group): (usize, usize),
-) -> Result<Option<QuantParams>> {
+/// Returns the parameters of one tensor. As in mlx-lm, what its entry lacks is not that of the
+/// whole section: without `mode` it is affine, and each mode has sizes of its own.
+fn one_tensor(section: &ConfigSection<'_>, key: &str) -> Result<Option<QuantParams>> {
     let Some(tensor) = section.section(key)? else { return Ok(None) };
-    let bits = tensor.usize_opt("bits")?.unwrap_or(bits);
-    let group = tensor.usize_opt("group_size")?.unwrap_or(group);
+    let default_group = if tensor.str_opt("mode")? == Some("mxfp4") { 32 } else { 64 };
+    let bits = tensor.usize_opt("bits")?.unwrap_or(4);
+    let group = tensor.usize_opt("group_size")?.unwrap_or(default_group);
     params(&tensor, bits, group)
 }
 

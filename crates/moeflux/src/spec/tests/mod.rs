@@ -1,6 +1,7 @@
 //! Published configs, changed key by key, and damaged at random.
 
 mod families;
+mod dense;
 mod refused;
 mod rope;
 
@@ -186,7 +187,7 @@ fn the_text_config_alone_is_the_same_model() {
 fn qwen3_next_with_dense_layers() {
     let spec = spec(QWEN3_NEXT);
     assert_eq!(layers(&spec), "GeGdGeAeGe");
-    assert_eq!(spec.layers[1].ffn, FfnSpec::Dense { inner: 96 });
+    assert_eq!(spec.layers[1].ffn, FfnSpec::Dense { inner: 96, has_bias: false });
     assert_eq!(rope_of(&spec).n_rotated, 8);
     assert_eq!(moe_of(&spec).router, RouterSpec::Softmax { renormalise: true });
     assert!(spec.eos.is_empty());
@@ -196,7 +197,7 @@ fn qwen3_next_with_dense_layers() {
 fn deepseek_v3_as_published() {
     let spec = spec(DEEPSEEK);
     assert_eq!(layers(&spec), format!("{}{}", "Md".repeat(3), "Me".repeat(58)));
-    assert_eq!(spec.layers[0].ffn, FfnSpec::Dense { inner: 18_432 });
+    assert_eq!(spec.layers[0].ffn, FfnSpec::Dense { inner: 18_432, has_bias: false });
     let MixerSpec::Mla(mla) = &spec.layers[60].mixer else { panic!("no MLA") };
     assert_eq!((mla.n_heads, mla.q_rank, mla.kv_rank), (128, Some(1536), 512));
     assert_eq!((mla.nope_dim, mla.rope_dim, mla.v_dim), (128, 64, 128));
@@ -361,6 +362,31 @@ fn published_formats_are_read_as_their_tools_write_them() {
         let quantisation = parse(&with(QWEN3, "quantization", section)).unwrap().quantisation;
         assert_eq!((quantisation.default, quantisation.overrides[router]), expected);
         assert_eq!(quantisation.native, Some(NativeFormat::Mxfp4));
+    }
+}
+
+/// As mlx-lm 0.32 reads them: what an entry lacks is not that of the whole section.
+#[test]
+fn entries_of_mlx_have_defaults_of_their_own() {
+    let params = |bits, group| Some(QuantParams { bits, group });
+    let five = json!({"bits": 5, "group_size": 32});
+    let four = json!({"bits": 4, "group_size": 32, "mode": "mxfp4"});
+    let name = "model.layers.0.mlp.router";
+    for (section, entry, expected) in [
+        (&five, json!({"bits": 8}), params(8, 64)),
+        (&five, json!({"group_size": 128}), params(4, 128)),
+        (&five, json!({}), params(4, 64)),
+        (&five, json!({"mode": "mxfp4"}), None),
+        (&five, json!(true), params(5, 32)),
+        // So is the router of gpt-oss written.
+        (&four, json!({"group_size": 64, "bits": 8}), params(8, 64)),
+        (&four, json!({"bits": 8}), params(8, 64)),
+        (&four, json!(true), None),
+    ] {
+        let mut section = section.clone();
+        section[name] = entry.clone();
+        let quantisation = parse(&with(QWEN3, "quantization", section)).unwrap().quantisation;
+        assert_eq!(quantisation.overrides["model.layers.0.mlp.gate"], expected, "{entry}");
     }
 }
 

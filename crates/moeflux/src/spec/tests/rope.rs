@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::dense::LLAMA;
 use super::families::GPT_OSS;
 use super::{DEEPSEEK, GLM4, QWEN3, QWEN35, parse, rope_of};
 use crate::spec::MixerSpec;
 
-/// A rope as computed by transformers 5.23.
+/// A rope as computed by transformers 5.24.
 struct ExpectedRope {
     config: Value,
     n_rotated: usize,
@@ -45,6 +46,13 @@ fn ropes_are_those_of_transformers() {
         n_rotated: 128,
         frequencies: [1.0, 0.805_842_2, 0.000_602_941_15, 3.102_344_4e-7],
         amplitude: 1.138_629_4,
+    });
+    // The middle lies in the blend.
+    check_rope(&ExpectedRope {
+        config: with_rope(LLAMA, &[]),
+        n_rotated: 128,
+        frequencies: [1.0, 0.814_617_2, 0.000_524_846, 3.068_925_9e-7],
+        amplitude: 1.0,
     });
     let linear = json!({"type": "linear", "factor": 2.5});
     check_rope(&ExpectedRope {

@@ -21,7 +21,9 @@ use moeflux_kernels::{Fp8Spread, MatrixKind, MatrixLayout};
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, PackedNorms};
 use crate::ids::{LayerIdx, MatrixId, VectorId};
-use crate::spec::{Family, ModelSpec, NativeFormat, Quantisation};
+use crate::spec::{
+    FREQUENCY_DIVISORS, Family, ModelSpec, NativeFormat, Quantisation, RopeScaling, RopeSpec,
+};
 use crate::weights::bind::bank::{BankRequest, ExpertShape, stacked_stem};
 use crate::weights::bind::stored::{StoredMatrix, unstacked};
 use crate::weights::bind::table::TensorTable;
@@ -52,6 +54,8 @@ pub(crate) struct Binder<'a> {
     vectors: Vec<VectorSource>,
     banks: Vec<ExpertBank>,
     splits: BTreeMap<String, SplitTensor>,
+    /// Frequencies that are divided by numbers in the file, which all layers share.
+    stored_frequencies: Option<VectorId>,
 }
 
 /// How the gains of norms are stored.
@@ -102,7 +106,18 @@ impl<'a> Binder<'a> {
         };
         let (matrices, vectors, banks) = (Vec::new(), Vec::new(), Vec::new());
         let splits = BTreeMap::new();
-        Self { spec, table, quantisation, norms, matrices, vectors, banks, splits }
+        let stored_frequencies = None;
+        Self {
+            spec,
+            table,
+            quantisation,
+            norms,
+            matrices,
+            vectors,
+            banks,
+            splits,
+            stored_frequencies,
+        }
     }
 
     /// Returns whether there is a tensor with this full canonical name. A synthetic checkpoint has
@@ -215,6 +230,25 @@ impl<'a> Binder<'a> {
     /// Adds values that are computed, not read.
     pub(crate) fn constant(&mut self, values: Vec<f32>) -> VectorId {
         self.push_vector(VectorSource::Constant(values))
+    }
+
+    /// Binds the frequencies of a rope: computed, or divided by numbers in the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Binder::matrix`].
+    pub(crate) fn frequencies(&mut self, rope: &RopeSpec) -> Result<VectorId> {
+        if rope.scaling != RopeScaling::Stored {
+            return Ok(self.constant(rope.frequencies()));
+        }
+        if let Some(bound) = self.stored_frequencies {
+            return Ok(bound);
+        }
+        let mut stored = self.stored_vector(FREQUENCY_DIVISORS, rope.n_rotated / 2)?;
+        stored.transform = ValueTransform::FrequencyDivisor { theta: rope.theta };
+        let bound = self.push_vector(VectorSource::Stored(stored));
+        self.stored_frequencies = Some(bound);
+        Ok(bound)
     }
 
     /// Binds the routed experts of a layer, however they are stored. `prefix` is the part of the
@@ -372,7 +406,7 @@ fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> R
     ))
 }
 
-/// Returns how gains of norms are stored. Two families centre their norms on zero. Conversion by
+/// Returns how gains of norms are stored. Three families centre their norms on zero. Conversion by
 /// mlx-lm has added the 1; it also transposed the convolutions from `[channels, 1, taps]` to
 /// `[channels, taps, 1]`, which reveals it. A packed folder states which it is.
 fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
@@ -385,7 +419,7 @@ fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
     }
     // Converters to GGUF add the 1.
     let has_one = checkpoint.gguf.is_some();
-    if has_one || !matches!(spec.family, Family::Qwen3Next | Family::Qwen35Moe) {
+    if has_one || !matches!(spec.family, Family::Qwen3Next | Family::Qwen35Moe | Family::Qwen35) {
         return Norms::Plain;
     }
     let convolutions = tensors.iter().filter(|(name, entry)| {

@@ -116,7 +116,7 @@ impl FoundBank<'_> {
             .map_err(|error| self.wrong(name, &error.to_string()))
     }
 
-    /// Compares the record's parameters with those of the config, as for any other tensor.
+    /// Compares the record's parameters with those of the config, if it has an entry for them.
     fn check_params(
         &self,
         name: &str,
@@ -125,7 +125,8 @@ impl FoundBank<'_> {
     ) -> Result<()> {
         let base = format!("{}.switch_mlp.{name}", self.bank.prefix);
         let stated = quantisation.overrides.get(&base).copied().unwrap_or(quantisation.default);
-        if stated == Some(found) {
+        let is_free = quantisation.is_of_mlx() && !quantisation.overrides.contains_key(&base);
+        if stated == Some(found) || is_free {
             return Ok(());
         }
         let stated = match stated {

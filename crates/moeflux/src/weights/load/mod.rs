@@ -15,6 +15,7 @@ use moeflux_kernels::{FloatKind, MatrixKind};
 use crate::error::Result;
 use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::ExpertIdx;
+use crate::spec::plain_frequency;
 use crate::weights::files::{
     CheckpointFiles, FiniteFormat, PageCaching, ProgressCallback, ProgressMeter, check_room,
     part_error,
@@ -206,6 +207,12 @@ fn values_of(stored: &StoredVector, bytes: &[u8]) -> Result<Vec<f32>> {
         ValueTransform::LogOfNegated => {
             values.iter_mut().for_each(|value| *value = log_of_negated(*value));
         }
+        ValueTransform::FrequencyDivisor { theta } => {
+            let n_rotated = 2 * values.len();
+            for (pair, value) in values.iter_mut().enumerate() {
+                *value = divided(plain_frequency(theta, pair, n_rotated), *value);
+            }
+        }
     }
     match values.iter().position(|value| !value.is_finite()) {
         None => Ok(values),
@@ -217,6 +224,11 @@ fn values_of(stored: &StoredVector, bytes: &[u8]) -> Result<Vec<f32>> {
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
 fn log_of_negated(value: f32) -> f32 {
     libm::log(-f64::from(value)) as f32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
+fn divided(frequency: f64, divisor: f32) -> f32 {
+    (frequency / f64::from(divisor)) as f32
 }
 
 fn widened(bytes: &[u8], kind: FloatKind) -> Vec<f32> {

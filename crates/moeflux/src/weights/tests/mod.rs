@@ -92,6 +92,7 @@ fn an_override_makes_one_tensor_8_bit_among_4_bit() {
     tensors.add_affine("w", &[4, 128], four, FloatKind::Bf16);
     tensors.add_affine("gate", &[8, 128], eight, FloatKind::Bf16);
     let mut spec = quantised(Family::Qwen35Moe, 4, 64);
+    spec.quantisation.overrides.insert("gate".to_owned(), Some(four));
     let bind = |binder: &mut Binder<'_>| {
         binder.matrix("w", 4, 128)?;
         binder.matrix("gate", 8, 128).map(drop)
@@ -101,13 +102,26 @@ fn an_override_makes_one_tensor_8_bit_among_4_bit() {
         "tensor `gate.weight`: packed width 32 fits 8 bits; config.json says 4 bits in groups of \
          64 for `gate`"
     );
-    spec.quantisation.overrides.insert("gate".to_owned(), Some(eight));
     let (_dir, checkpoint) = tensors.open();
-    let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
-    bind(&mut binder).unwrap();
-    let kinds = binder.finish().unwrap().kinds();
-    let kinds: Vec<_> = kinds.iter().map(|it| (it.kind.to_string(), it.n_matrices)).collect();
-    assert_eq!(kinds, [("q8g64".to_owned(), 1), ("q4g64".to_owned(), 1)]);
+    // Without an entry, the shapes decide: also where the config states something else for all.
+    for (params, default) in [(Some(Some(eight)), four), (None, four), (None, eight)] {
+        spec.quantisation.default = Some(default);
+        spec.quantisation.overrides.clear();
+        spec.quantisation.overrides.extend(params.map(|it| ("gate".to_owned(), it)));
+        let mut binder = Binder::new(TensorSource::Checkpoint(&checkpoint), &spec);
+        bind(&mut binder).unwrap();
+        let kinds = binder.finish().unwrap().kinds();
+        let kinds: Vec<_> = kinds.iter().map(|it| (it.kind.to_string(), it.n_matrices)).collect();
+        assert_eq!(kinds, [("q8g64".to_owned(), 1), ("q4g64".to_owned(), 1)]);
+    }
+}
+
+/// A spec with an entry for `w`.
+fn with_entry(bits: u8, group: u8) -> ModelSpec {
+    let mut spec = quantised(Family::Qwen3Moe, 4, 64);
+    let params = Some(QuantParams { bits, group });
+    spec.quantisation.overrides.insert("w".to_owned(), params);
+    spec
 }
 
 #[test]
@@ -115,13 +129,13 @@ fn errors_about_shapes_state_the_expected_ones() {
     let quant = QuantParams { bits: 4, group: 64 };
     let mut tensors = Tensors::default();
     tensors.add_affine("w", &[4, 128], quant, FloatKind::Bf16);
-    let error = matrix_error(&tensors, &quantised(Family::Qwen3Moe, 4, 32), 4, 128);
+    let error = matrix_error(&tensors, &with_entry(4, 32), 4, 128);
     assert!(error.ends_with("width 2 fits groups of 64; config.json says 32 for `w`"), "{error}");
     let error = matrix_error(&tensors, &quantised(Family::Qwen3Moe, 4, 64), 5, 128);
     assert!(error.contains("packed shape [4, 16], but 4 bits of [5, 128] make [5, 16]"), "{error}");
     let error = matrix_error(&tensors, &spec(Family::Qwen3Moe, 2), 4, 128);
     assert!(error.contains("config.json does not describe its quantisation"), "{error}");
-    let error = matrix_error(&tensors, &quantised(Family::Qwen3Moe, 7, 64), 4, 128);
+    let error = matrix_error(&tensors, &with_entry(7, 64), 4, 128);
     assert!(error.contains("fits 4 bits; config.json says 7"), "{error}");
     let error = matrix_error(&tensors, &quantised(Family::Qwen3Moe, 4, 64), usize::MAX / 2, 128);
     assert!(error.contains("does not fit in memory"), "{error}");

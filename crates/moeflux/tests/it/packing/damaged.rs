@@ -138,7 +138,10 @@ fn a_folder_that_is_no_longer_a_pack_is_refused_in_one_line() {
     let as_before = |dir: &Path| std::fs::remove_file(dir.join(PACK_SUMS_NAME)).unwrap();
     let bits = |dir: &Path| {
         as_before(dir);
-        edit_config(dir, |config| config["quantization"]["bits"] = 8.into());
+        // Without an entry of its own, the shapes of a tensor decide.
+        let entry = serde_json::json!({"group_size": 32, "bits": 8});
+        let output = "model.layers.0.self_attn.o_proj";
+        edit_config(dir, |config| config["quantization"][output] = entry.clone());
     };
     refused(&bits, "config.json says 8 bits");
     let experts = |dir: &Path| {

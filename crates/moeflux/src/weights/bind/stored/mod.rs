@@ -1,8 +1,8 @@
 //! Determines the kind of a matrix from the tensors under one name, and where its parts are stored.
 //!
 //! **Invariant:** a [`StoredMatrix`] has parts of exactly the lengths that its kind and shape
-//! require. The file's types determine the kind, `config.json` only the bits and groups of packed
-//! codes.
+//! require. The file's types determine the kind, and its shapes the bits and groups of packed
+//! codes, unless `config.json` has an entry for the tensor: then they must fit.
 
 mod fp8;
 mod ints;
@@ -66,9 +66,9 @@ impl StoredMatrix {
         required: &RequiredMatrix<'_>,
         weight: &FoundTensor,
     ) -> Result<Self> {
-        let params = params_of(quantisation, required.base, weight)?;
-        check_packed(required, params, weight)?;
         let scales = table.take(&format!("{}.scales", required.base))?;
+        let params = params_of(quantisation, required, (weight, &scales))?;
+        check_packed(required, params, weight)?;
         let biases = table.take(&format!("{}.biases", required.base))?;
         let scale = check_scales(required, params, &scales)?;
         if (biases.dtype, &biases.shape) != (scales.dtype, &scales.shape) {
@@ -116,10 +116,19 @@ fn kind_of(weight: &FoundTensor) -> Result<MatrixKind> {
     })
 }
 
-fn params_of(quantisation: &Quantisation, base: &str, weight: &FoundTensor) -> Result<QuantParams> {
-    let params = match quantisation.overrides.get(base) {
+/// Returns the parameters of packed codes, as mlx-lm 0.32 finds them.
+fn params_of(
+    quantisation: &Quantisation,
+    required: &RequiredMatrix<'_>,
+    (weight, scales): (&FoundTensor, &FoundTensor),
+) -> Result<QuantParams> {
+    let params = match quantisation.overrides.get(required.base) {
         Some(params) => *params,
-        None => quantisation.default,
+        None if quantisation.is_of_mlx() => {
+            // Shapes that fit nothing are reported with the stated parameters.
+            fitting(required.n_cols, weight, scales).or(quantisation.default)
+        }
+        None => None,
     };
     params.ok_or_else(|| {
         weight.error(match quantisation.native {
@@ -129,6 +138,18 @@ fn params_of(quantisation: &Quantisation, base: &str, weight: &FoundTensor) -> R
             _ => "is packed U32, but config.json does not describe its quantisation",
         })
     })
+}
+
+/// Returns the parameters that follow from the widths of codes and scales.
+fn fitting(n_cols: usize, weight: &FoundTensor, scales: &FoundTensor) -> Option<QuantParams> {
+    let (n_words, n_groups) = (*weight.shape.last()?, *scales.shape.last()?);
+    let fits_bits = |bits: &u8| {
+        n_cols.checked_mul((*bits).into()).is_some_and(|it| Some(it) == n_words.checked_mul(32))
+    };
+    let fits_group = |group: &u8| n_groups.checked_mul((*group).into()) == Some(n_cols);
+    let bits = [2_u8, 3, 4, 5, 6, 8].into_iter().find(fits_bits)?;
+    let group = [32_u8, 64, 128].into_iter().find(fits_group)?;
+    Some(QuantParams { bits, group })
 }
 
 /// Checks the width of packed codes; the error states which bits would fit.
