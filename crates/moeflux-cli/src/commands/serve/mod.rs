@@ -51,7 +51,7 @@ pub(crate) fn run(args: &ServeArgs) -> CommandResult {
     let starter = ModelStarter { args: args.clone(), request_memory_bytes, interrupt };
     let control = starter.control();
     let served = starter.start(opened, Arc::clone(&control), Box::new(|| Ok(())))?;
-    let first = ModelInUse { served: served.clone(), path, control };
+    let first = ModelInUse { served: served.clone(), path, control: Arc::clone(&control) };
     let manager = Arc::new(Manager::new(catalogue, (starter, server.models()), first));
     // Ranks hold parts of one model, which they agreed on at the start.
     let server = match args.model.group {
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &ServeArgs) -> CommandResult {
     let line = ready_message(args, &served.model.names[0], (&addresses, context));
     let page = args.open.then(|| page_address(&addresses));
     let stopper = server.stopper();
-    let (waiting, managing) = (Arc::clone(&served.service), Arc::clone(&manager));
+    let waiting = Arc::clone(&served.service);
     let opening = std::thread::Builder::new().name("moeflux-opening".into()).spawn(move || {
         // The page shows that the model is being loaded.
         let mut browser = page.as_deref().map(BrowserLauncher::start);
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &ServeArgs) -> CommandResult {
         match &opened {
             Ok(()) => print::stderr_line(&line),
             // Without a model, there is no point in waiting for requests.
-            Err(_) if managing.serves(&waiting) => stopper.stop(),
+            Err(_) if !control.was_cancelled() => stopper.stop(),
             // Another one was chosen before this one was loaded.
             Err(_) => return Ok(()),
         }

@@ -50,6 +50,8 @@ pub(super) struct OpenedModel {
 pub(super) struct LoadControl {
     interrupt: Interrupt,
     is_cancelled: AtomicBool,
+    /// Whether a load was ever ended for another model.
+    was_cancelled: AtomicBool,
     done_bytes: AtomicU64,
     total_bytes: AtomicU64,
 }
@@ -73,6 +75,7 @@ impl ModelStarter {
         Arc::new(LoadControl {
             interrupt: self.interrupt.clone(),
             is_cancelled: AtomicBool::new(false),
+            was_cancelled: AtomicBool::new(false),
             done_bytes: AtomicU64::new(0),
             total_bytes: AtomicU64::new(0),
         })
@@ -136,6 +139,7 @@ impl OpenedModel {
 impl LoadControl {
     /// Ends the load, also one that has not begun.
     pub(super) fn cancel(&self) {
+        self.was_cancelled.store(true, Ordering::Relaxed);
         self.is_cancelled.store(true, Ordering::Relaxed);
     }
 
@@ -143,6 +147,11 @@ impl LoadControl {
     pub(super) fn reset(&self) {
         self.is_cancelled.store(false, Ordering::Relaxed);
         self.done_bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Returns whether a load was ended for another model, even if one has begun again since.
+    pub(super) fn was_cancelled(&self) -> bool {
+        self.was_cancelled.load(Ordering::Relaxed)
     }
 
     /// Returns whether the load is to end.

@@ -12,7 +12,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use moeflux_hub::{Cache, ModelRef, RepoId};
-use moeflux_schedule::Service;
 use moeflux_server::http::{
     ManageRefusal, ManageResult, ModelCatalogue, ModelManager, ModelOffer, Models, RefusalReason,
     TaskKind, TaskStatus,
@@ -52,11 +51,6 @@ impl Manager {
             serving: Arc::new(Serving::new(starter, models, first)),
             tasks: Arc::default(),
         }
-    }
-
-    /// Whether the server answers with this service.
-    pub(super) fn serves(&self, service: &Arc<Service>) -> bool {
-        Arc::ptr_eq(&self.serving.current().served.service, service)
     }
 
     /// Ends the running task, and waits for it.
