@@ -582,5 +582,5 @@ fn folders_are_planned_as_they_are_stored() {
     let error = run(&args(&temp.path().join("none.json"))).unwrap_err();
     assert!(error.to_string().contains("none.json"), "{error}");
     let error = run(&args(Path::new("Qwen9"))).unwrap_err();
-    assert!(error.to_string().contains("known models: gpt-oss-20b, "), "{error}");
+    assert!(error.to_string().contains("known models: Qwen3.5-4B, "), "{error}");
 }

@@ -26,12 +26,42 @@ pub(crate) struct KnownModel {
 }
 
 /// All known models, smallest first.
-pub(crate) const KNOWN: [KnownModel; 20] = [
+pub(crate) const KNOWN: [KnownModel; 27] = [
+    KnownModel {
+        name: "Qwen3.5-4B",
+        size: "4B",
+        config: include_str!("qwen3.5-4b.json"),
+        repository: Some("mlx-community/Qwen3.5-4B-4bit"),
+    },
+    KnownModel {
+        name: "Llama-3.1-8B",
+        size: "8B",
+        config: include_str!("llama-3.1-8b.json"),
+        repository: Some("mlx-community/Meta-Llama-3.1-8B-Instruct-4bit"),
+    },
+    KnownModel {
+        name: "Qwen3-8B",
+        size: "8B",
+        config: include_str!("qwen3-8b.json"),
+        repository: Some("mlx-community/Qwen3-8B-4bit"),
+    },
+    KnownModel {
+        name: "Qwen3.5-9B",
+        size: "9B",
+        config: include_str!("qwen3.5-9b.json"),
+        repository: Some("mlx-community/Qwen3.5-9B-4bit"),
+    },
     KnownModel {
         name: "gpt-oss-20b",
         size: "21B-A4B",
         config: include_str!("gpt-oss-20b.json"),
         repository: Some("openai/gpt-oss-20b"),
+    },
+    KnownModel {
+        name: "Qwen3.8-27B",
+        size: "27B",
+        config: include_str!("qwen3.8-27b.json"),
+        repository: None,
     },
     KnownModel {
         name: "GLM-4.7-Flash",
@@ -52,10 +82,22 @@ pub(crate) const KNOWN: [KnownModel; 20] = [
         repository: Some("mlx-community/Qwen3-Coder-30B-A3B-Instruct-4bit"),
     },
     KnownModel {
+        name: "Qwen3-32B",
+        size: "32B",
+        config: include_str!("qwen3-32b.json"),
+        repository: Some("mlx-community/Qwen3-32B-4bit"),
+    },
+    KnownModel {
         name: "Qwen3.6-35B-A3B",
         size: "35B-A3B",
         config: include_str!("qwen3.6-35b-a3b.json"),
         repository: Some("mlx-community/Qwen3.6-35B-A3B-4bit"),
+    },
+    KnownModel {
+        name: "Llama-3.3-70B",
+        size: "70B",
+        config: include_str!("llama-3.3-70b.json"),
+        repository: Some("mlx-community/Llama-3.3-70B-Instruct-4bit"),
     },
     KnownModel {
         name: "Qwen3-Next-80B-A3B",
@@ -170,7 +212,7 @@ const NOT_YET: [(&str, &[&str]); 17] = [
     ("Qwen3.8-Flash-Next", &["flash", "next"]),
     ("DeepSeek-V4", &["deepseek", "v4"]),
     ("Gemma", &["gemma"]),
-    ("Llama", &["llama"]),
+    ("Llama 4", &["llama-4"]),
     ("Mistral", &["mistral"]),
     ("LFM2", &["lfm2"]),
     ("ERNIE 4.5", &["ernie"]),
@@ -186,7 +228,7 @@ const NOT_YET: [(&str, &[&str]); 17] = [
     ("Inkling", &["inkling"]),
 ];
 
-/// Sizes of dense models: those of Qwen, and of models distilled from DeepSeek-R1.
+/// Sizes of models distilled from DeepSeek-R1 and of others whose name is that of a larger one.
 const DENSE_SIZES: [&str; 13] =
     ["0.6b", "0.8b", "1.5b", "1.7b", "2b", "4b", "7b", "8b", "9b", "14b", "27b", "32b", "70b"];
 
@@ -206,7 +248,7 @@ const ALIKE: [(&str, &[&str], &str); 8] = [
 const OTHER_SHAPES: [&str; 4] = ["flash", "air", "distill", "lite"];
 
 /// Supported families without a model that is known by name.
-const UNNAMED_FAMILIES: [(&str, &str); 7] = [
+const UNNAMED_FAMILIES: [(&str, &str); 12] = [
     ("mixtral", "Mixtral"),
     ("olmoe", "OLMoE"),
     ("qwen3-vl", "Qwen3-VL"),
@@ -214,6 +256,11 @@ const UNNAMED_FAMILIES: [(&str, &str); 7] = [
     ("qwen2-57b", "Qwen2-57B-A14B"),
     ("hunyuan", "Hunyuan"),
     ("deepseek-v2", "DeepSeek-V2"),
+    ("qwen2", "Qwen2"),
+    ("qwen3.5", "Qwen3.5"),
+    ("qwen3", "Qwen3"),
+    ("smollm", "SmolLM"),
+    ("llama", "Llama"),
 ];
 
 /// Returns the models that a text may denote. An existing path takes precedence.
@@ -284,12 +331,7 @@ fn has_words(lower: &str, words: &[&str]) -> bool {
 }
 
 fn not_yet(lower: &str) -> Option<String> {
-    let has_size = lower.split(['-', '_', ' ', ':']).any(|word| DENSE_SIZES.contains(&word));
-    let name = match NOT_YET.iter().find(|(_, words)| has_words(lower, words)) {
-        Some((name, _)) => *name,
-        None if lower.contains("qwen") && has_size => "dense Qwen",
-        None => return None,
-    };
+    let (name, _) = NOT_YET.iter().find(|(_, words)| has_words(lower, words))?;
     Some(format!("moeflux does not run {name} yet; `moeflux plan` lists what it runs"))
 }
 
@@ -312,7 +354,7 @@ fn alike(lower: &str) -> Option<String> {
 fn unnamed_family(lower: &str) -> Option<String> {
     let (_, family) = UNNAMED_FAMILIES.iter().find(|(word, _)| lower.contains(word))?;
     Some(format!(
-        "moeflux runs {family}, but knows none of its models by name: download one with \
+        "moeflux runs {family}, but does not know this model by name: download it with \
          `moeflux pull OWNER/NAME`, or give the path of its config.json"
     ))
 }
@@ -365,8 +407,10 @@ mod tests {
             ("deepseek-r1", "`moeflux plan DeepSeek-V3`"),
             ("glm-4.5-a", "the nearest is GLM-4.5-Air"),
             ("qwen3-coder", "use one of Qwen3-Coder-30B-A3B, Qwen3-Coder-480B-A35B"),
-            ("mixtral", "runs Mixtral, but knows none"),
-            ("OLMoE-1B-7B", "runs OLMoE, but knows none"),
+            ("mixtral", "runs Mixtral, but does not know"),
+            ("OLMoE-1B-7B", "runs OLMoE, but does not know"),
+            ("Qwen/Qwen2.5-7B", "runs Qwen2, but does not know"),
+            ("SmolLM2-135M", "runs SmolLM, but does not know"),
         ] {
             assert_eq!(named(Path::new(text)), None, "{text}");
             assert!(message(text).contains(words), "{text}: {}", message(text));
@@ -375,6 +419,7 @@ mod tests {
         assert_eq!(named(Path::new("glm-4.7-flash")).unwrap().name, "GLM-4.7-Flash");
         assert_eq!(named(Path::new("gpt-oss:20b")).unwrap().name, "gpt-oss-20b");
         assert_eq!(named(Path::new("minimax-m2")).unwrap().name, "MiniMax-M2");
+        assert_eq!(named(Path::new("qwen3.8-27b")).unwrap().name, "Qwen3.8-27B");
     }
 
     #[test]
@@ -387,12 +432,11 @@ mod tests {
     #[test]
     fn several_models_are_listed_and_those_that_do_not_run_yet_are_named() {
         let message = |text| unclear(Path::new(text)).unwrap().to_string();
-        assert!(message("qwen3").contains("use one of Qwen3-30B-A3B, Qwen3-Coder-30B-A3B"));
+        assert!(message("qwen3").contains("use one of Qwen3.5-4B, Qwen3-8B, "));
         for (text, name) in [
             ("Qwen3.8-Flash-Next", "Qwen3.8-Flash-Next"),
             ("google/gemma-4-26B-A4B", "Gemma"),
-            ("Qwen/Qwen3-8B", "dense Qwen"),
-            ("Llama-4-Scout", "Llama"),
+            ("Llama-4-Scout", "Llama 4"),
         ] {
             assert!(message(text).contains(&format!("does not run {name} yet")), "{text}");
         }
@@ -402,8 +446,9 @@ mod tests {
     #[test]
     fn configs_have_the_weights_that_their_makers_state() {
         let stated = [
-            20.9, 30.0, 30.5, 30.5, 34.7, 79.7, 106.8, 116.8, 228.7, 235.1, 295.0, 352.8, 396.8,
-            480.2, 671.0, 671.0, 743.0, 1026.0, 1026.0, 2420.0,
+            4.2, 8.03, 8.19, 8.95, 20.9, 26.9, 30.0, 30.5, 30.5, 32.76, 34.7, 70.55, 79.7, 106.8,
+            116.8, 228.7, 235.1, 295.0, 352.8, 396.8, 480.2, 671.0, 671.0, 743.0, 1026.0, 1026.0,
+            2420.0,
         ];
         for (known, stated) in KNOWN.iter().zip(stated) {
             let config = known.config().unwrap();

@@ -83,7 +83,7 @@ fn models_known_by_name_are_listed_and_described() {
         &["is ambiguous; use one of ", "Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, "],
     );
     check_fails(&["plan", "Qwen3.8-Flash-Next"], &["does not run Qwen3.8-Flash-Next yet"]);
-    check_fails(&["plan", "Qwen9"], &["known models: gpt-oss-20b"]);
+    check_fails(&["plan", "Qwen9"], &["known models: Qwen3.5-4B"]);
 }
 
 #[test]
@@ -420,9 +420,9 @@ fn a_page_of_the_doctor_names_machine_drive_and_model() {
     let model = dir.path().to_str().unwrap();
     assert!(!page.contains("checksums") && !dir.file("moeflux-sums.json").exists());
 
-    dir.edit_json("config.json", |config| config["model_type"] = "llama".into());
+    dir.edit_json("config.json", |config| config["model_type"] = "phimoe".into());
     let page = unbroken(&stdout_in(&cache, &doctor(&dir, &[])));
-    assert!(page.contains("the model here cannot be run: ") && page.contains("llama"), "{model}");
+    assert!(page.contains("the model here cannot be run: ") && page.contains("phimoe"), "{model}");
 }
 
 #[test]
