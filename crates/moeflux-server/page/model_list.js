@@ -3,7 +3,7 @@
 // Pure functions. Invariant: the order is that of the server, which knows what runs well; a number
 // that is not known is left out.
 
-import { percent, sentence, size, sizes } from "./words.js";
+import { count, percent, sentence, size, sizes } from "./words.js";
 
 const TITLES = {
   fits: "Runs on this machine",
@@ -60,7 +60,7 @@ export function placeOf({ place, download_bytes: whole, here_bytes: here }) {
 /** "3.1–7.9", "up to 0.4", or one number if both are alike; null if they are not known. */
 export function rates(range) {
   if (!range?.every(Number.isFinite)) return null;
-  const [low, high] = range.map((it) => (it < 9.95 ? it.toFixed(1) : it.toFixed(0)));
+  const [low, high] = range.map((it) => (it < 9.95 ? it.toFixed(1) : count(it)));
   if (high === "0.0") return "under 0.1";
   if (low === high) return low;
   return low === "0.0" ? `up to ${high}` : `${low}–${high}`;

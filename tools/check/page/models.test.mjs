@@ -66,6 +66,7 @@ test("a plan is said in plain words", () => {
   assert.equal(list.rates([3.1, 7.9]), "3.1–7.9");
   assert.equal(list.rates([9.96, 21.8]), "10–22");
   assert.equal(list.rates([3.12, 3.14]), "3.1");
+  assert.equal(list.rates([4154.2, 12461.9]), "4,154–12,462");
   assert.equal(list.rates([0.01, 0.4]), "up to 0.4");
   assert.equal(list.rates([0.01, 0.02]), "under 0.1");
   assert.equal(list.rates(null), null);
