@@ -18,6 +18,7 @@ use crate::options::ranges;
 /// The arguments of `moeflux tokenize`.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("asked").required(true))]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct TokenizeArgs {
     /// Text to divide into tokens; `-` reads it from stdin
     #[arg(group = "asked")]

@@ -112,6 +112,22 @@ impl Architecture {
         sigmoid_experts(keys, if self == Self::GlmDsa { SIGMOID } else { SOFTMAX })
     }
 
+    /// Translates the keys of architectures without experts.
+    fn dense(self, keys: &mut ArchitectureKeys<'_>, checkpoint: &Checkpoint) -> Result<()> {
+        match self {
+            Self::Qwen35 => {
+                keys.set("model_type", "qwen3_5_text");
+                delta(keys)?;
+            }
+            Self::Qwen3 => keys.set("model_type", "qwen3"),
+            _ => {
+                keys.set("model_type", "qwen2");
+                keys.set("qkv_bias", checkpoint.tensors.contains_key(Q_BIAS));
+            }
+        }
+        without_experts(keys)
+    }
+
     /// Translates the keys that differ between architectures with grouped-query attention.
     fn with_attention(
         self,
@@ -146,20 +162,7 @@ impl Architecture {
                 keys.set("model_type", "olmoe");
                 softmax_experts(keys, ExpertWeightDefault::Plain)
             }
-            Self::Qwen2 => {
-                keys.set("model_type", "qwen2");
-                keys.set("qkv_bias", checkpoint.tensors.contains_key(Q_BIAS));
-                without_experts(keys)
-            }
-            Self::Qwen3 => {
-                keys.set("model_type", "qwen3");
-                without_experts(keys)
-            }
-            Self::Qwen35 => {
-                keys.set("model_type", "qwen3_5_text");
-                delta(keys)?;
-                without_experts(keys)
-            }
+            Self::Qwen2 | Self::Qwen3 | Self::Qwen35 => self.dense(keys, checkpoint),
             Self::GptOss => {
                 keys.set("model_type", "gpt_oss");
                 keys.copy("sliding_window", "attention.sliding_window")?;
