@@ -51,7 +51,7 @@ fn ropes_are_those_of_transformers() {
     check_rope(&ExpectedRope {
         config: with_rope(LLAMA, &[]),
         n_rotated: 128,
-        frequencies: [1.0, 0.814_617_2, 0.000_524_846, 3.068_925_9e-7],
+        frequencies: [1.0, 0.814_617_2, 0.000_524_846, 3.068_926e-7],
         amplitude: 1.0,
     });
     let linear = json!({"type": "linear", "factor": 2.5});
