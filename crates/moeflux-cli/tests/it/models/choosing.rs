@@ -307,5 +307,12 @@ fn kinds_of_gguf_files_are_models_of_their_own() {
     server.begin("/moeflux/pull", &json!({"model": id, "bytes": bytes}));
     server.ended("done");
     server.load(&json!(id), "done");
-    server.answer();
+    assert_eq!(server.answer().0, "x-Q8_0");
+    // The other kind, in other letters.
+    let id = format!("{ID}:q4_k_m");
+    let bytes = offer(&id).1["missing_bytes"].take();
+    server.begin("/moeflux/pull", &json!({"model": id, "bytes": bytes}));
+    server.ended("done");
+    server.load(&json!(id), "done");
+    assert_eq!(server.answer().0, "x-Q4_K_M");
 }

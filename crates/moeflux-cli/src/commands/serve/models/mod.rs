@@ -65,8 +65,20 @@ impl Manager {
     }
 
     fn found(&self, id: &str) -> ManageResult<FoundModel> {
-        let found = self.models().into_iter().find(|it| it.listed.id == id);
-        found.ok_or_else(|| refusal(RefusalReason::UnknownModel, "there is no model of this id"))
+        let mut models = self.models();
+        let found = models.iter().position(|it| it.listed.id == id).or_else(|| {
+            // A download may have named the same files in another way, such as `:q4_k_m`.
+            let path = self.cached(id)?;
+            models.iter().position(|it| it.is_at(&path))
+        });
+        let unknown = || refusal(RefusalReason::UnknownModel, "there is no model of this id");
+        found.map(|at| models.swap_remove(at)).ok_or_else(unknown)
+    }
+
+    /// Returns where the hub's cache has a model of this name.
+    fn cached(&self, id: &str) -> Option<PathBuf> {
+        let settings = self.catalogue.settings()?;
+        Cache::new(&settings.cache).find(&download::wanted(id).ok()?).ok()
     }
 
     /// Returns the name of a model that may be at the hub only.
