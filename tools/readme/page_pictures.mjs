@@ -22,11 +22,10 @@ const PACK = new URL("pack_frames.py", import.meta.url).pathname;
 // Room for a part of the 192 experts, so that there is something to see of the drive.
 const OPTIONS = ["--slots", "40"];
 const QUESTIONS = [
-  "What does Vec::push do?", "What is ownership?", "How does a HashMap work?",
-  "What is an iterator?",
+  "What does Vec::push do?", "What is a trait object?", "How do I sort a vector by a key?",
 ];
 const FILMED_QUESTION = "What is a trait object?";
-const LAST_QUESTION = "How do I sort a vector by a key?";
+const LAST_QUESTION = "What does slice::sort do, and when is it slow?";
 const PAUSE_MS = 2_000;
 const FRAME_MS = 200;
 const WAIT_MS_MAX = 1_500;
@@ -69,7 +68,7 @@ async function ask(page, question) {
 
 /** A conversation of which the last answer streams, with the machine beside it. */
 async function still(colorScheme) {
-  const page = await open({ viewport: { width: 1200, height: 760 }, colorScheme });
+  const page = await open({ viewport: { width: 1280, height: 760 }, colorScheme });
   await page.getByRole("button", { name: "Machine", exact: true }).click();
   for (const [index, question] of QUESTIONS.entries()) {
     await ask(page, question);
