@@ -276,7 +276,7 @@ impl Service {
         self.shared.is_closed.store(true, Ordering::Relaxed);
     }
 
-    /// Refuses jobs until [`Service::resume`]. Those that were accepted are not affected.
+    /// Refuses jobs until [`Service::resume`]. Jobs that were accepted are not affected.
     pub fn pause(&self) {
         self.shared.is_paused.store(true, Ordering::SeqCst);
     }

@@ -18,7 +18,7 @@ use crate::stats::Stats;
 /// Upper bound on callers that wait for the uses of experts. A further one displaces the oldest.
 const N_ASKING_MAX: usize = 16;
 
-/// What the engine tells of its experts.
+/// The engine's report of its experts.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct ExpertsReport {

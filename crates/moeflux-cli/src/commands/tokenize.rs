@@ -1,7 +1,7 @@
 //! `moeflux tokenize`: shows the tokens of a text, or the text of tokens.
 //!
-//! **Invariant:** reads headers and the tokenizer only; what it prints as ids is what `logits` and
-//! the server take.
+//! **Invariant:** reads headers and the tokenizer only. `logits` and the server accept the ids that
+//! it prints.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

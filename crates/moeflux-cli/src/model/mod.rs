@@ -211,7 +211,7 @@ pub(crate) fn load_traced(
 
 /// Follows the loading of a model, and may end it.
 pub(crate) trait LoadWatcher {
-    /// Receives the bytes that were read, and those that will be in total.
+    /// Receives the bytes that were read, and the total.
     fn on_progress(&self, done_bytes: u64, total_bytes: u64) -> ControlFlow<()>;
 }
 

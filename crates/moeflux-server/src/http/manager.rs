@@ -1,6 +1,6 @@
-//! What a program lets clients do with its models: list, download, load and remove them.
+//! The interface to a program that lets clients list, download, load and remove models.
 //!
-//! The server decides who may ask; a program that implements [`ModelManager`] does the work.
+//! The server decides which clients may; the program implements [`ModelManager`] and does the work.
 //! **Invariant:** clients name a model by an id of the catalogue, or by its name at the configured
 //! hub. Ids, never paths, are passed on to clients.
 
@@ -24,7 +24,7 @@ pub trait ModelManager: fmt::Debug + Send + Sync {
     /// The reason for which there is no list.
     fn catalogue(&self) -> ManageResult<ModelCatalogue>;
 
-    /// Describes what a download would fetch.
+    /// Describes a download.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ pub trait ModelManager: fmt::Debug + Send + Sync {
     fn cancel(&self) -> ManageResult<TaskStatus>;
 }
 
-/// The reason why a manager does not do what it was asked for.
+/// A manager's refusal of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManageRefusal {
     /// The kind of reason.
@@ -80,7 +80,7 @@ pub enum RefusalReason {
     Busy,
     /// No task runs.
     Idle,
-    /// What is missing differs from what the client agreed to.
+    /// The size of the download differs from the size that the client agreed to.
     Changed,
     /// The drive has too little free space.
     NoSpace,
@@ -211,7 +211,7 @@ pub struct ModelOffer {
 pub struct TaskStatus {
     /// Its number, which increases from task to task.
     pub id: u64,
-    /// What it does.
+    /// The kind of work.
     pub kind: TaskKind,
     /// The id of its model.
     pub model: String,
@@ -233,7 +233,7 @@ pub struct TaskStatus {
     pub message: Option<String>,
 }
 
-/// What a task does.
+/// The work of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TaskKind {
     /// Downloads a model.
@@ -249,7 +249,7 @@ pub enum TaskKind {
 pub enum TaskState {
     /// It runs.
     Running,
-    /// It has done what it was asked for.
+    /// It has succeeded.
     Done,
     /// It has failed.
     Failed,

@@ -1,6 +1,6 @@
 //! The arguments of `moeflux serve`, and the settings of the server that follow from them.
 //!
-//! **Invariant:** what can never work is refused before the server listens.
+//! **Invariant:** impossible combinations are refused before the server listens.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::num::NonZeroUsize;

@@ -159,7 +159,7 @@ impl LoadControl {
         self.is_cancelled.load(Ordering::Relaxed) || self.interrupt.is_set()
     }
 
-    /// Returns the bytes that were read, and those that will be in total, once they are known.
+    /// Returns the bytes that were read, and the total, once it is known.
     pub(super) fn bytes(&self) -> Option<(u64, u64)> {
         let total_bytes = self.total_bytes.load(Ordering::Relaxed);
         (total_bytes > 0).then(|| (self.done_bytes.load(Ordering::Relaxed), total_bytes))

@@ -41,7 +41,7 @@ pub(crate) enum ManageRequest {
 }
 
 impl ManageRequest {
-    /// Whether it only reads what the server knows.
+    /// Whether it changes nothing.
     pub(crate) fn is_reading(self) -> bool {
         matches!(self, Self::Catalogue | Self::Task)
     }

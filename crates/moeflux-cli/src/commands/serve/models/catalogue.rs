@@ -38,7 +38,7 @@ pub(crate) struct Catalogue {
     folders: Vec<PathBuf>,
     settings: Option<Settings>,
     machine: PlanMachine,
-    /// What was read of a model's headers, for its path and the time of its last change.
+    /// The headers of models that were read, by path, with the time of the last change.
     read: Mutex<BTreeMap<PathBuf, (Option<SystemTime>, ReadModel)>>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct FoundModel {
     pub(super) listed: CatalogueModel,
 }
 
-/// What the headers of a model say.
+/// A summary of the headers of a model.
 #[derive(Clone, Debug)]
 struct ReadModel {
     stored: Option<String>,
@@ -327,8 +327,8 @@ fn plan(forecast: RowForecast) -> MachineFit {
     }
 }
 
-/// Orders models: those that run, the fastest first; then those of which that is unknown; those
-/// that are too large, the smallest first; and those that cannot be run.
+/// Orders models: first the ones that run, by speed; then the ones without a plan; then the ones
+/// that need more memory, by size; and last the ones that moeflux cannot run.
 fn rank(model: &CatalogueModel) -> f64 {
     const PART: f64 = 1e18;
     match (&model.problem, &model.plan) {

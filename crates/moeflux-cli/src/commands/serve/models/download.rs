@@ -1,6 +1,6 @@
 //! Downloads that clients ask for: what one would fetch, and the download itself.
 //!
-//! **Invariant:** only the configured hub is asked, by the name of a repository; what has arrived
+//! **Invariant:** only the configured hub is asked, by the name of a repository. The received part
 //! of a cancelled download is kept.
 
 use std::ops::ControlFlow;
@@ -39,7 +39,7 @@ impl Downloads {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Describes what a download would fetch.
+    /// Describes a download.
     pub(super) fn offer(&self, (id, name): (&str, &str)) -> ManageResult<ModelOffer> {
         let wanted = wanted(id)?;
         let hub = self.hub(StopFlag::default())?;

@@ -31,7 +31,7 @@ pub(super) struct Serving {
     current: Mutex<Arc<ModelInUse>>,
 }
 
-/// A served model, with what is needed to free it and to load it again.
+/// A served model, with its path and the control of its loads.
 #[derive(Debug)]
 pub(crate) struct ModelInUse {
     pub(crate) served: Served,

@@ -1,4 +1,4 @@
-//! The task that a client has started: what it does, how far it is, and how it is ended.
+//! The task that a client has started, with its progress and its end.
 //!
 //! **Invariant:** one task runs at a time, and none is left running if its thread panics.
 
@@ -30,7 +30,7 @@ struct TasksState {
     n_begun: u64,
 }
 
-/// Ends what a task waits for.
+/// Ends the wait of a task.
 type CancelHook = Box<dyn Fn() + Send>;
 
 /// A task that runs or has ended.
