@@ -24,7 +24,7 @@ use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::{
     FREQUENCY_DIVISORS, Family, ModelSpec, NativeFormat, Quantisation, RopeScaling, RopeSpec,
 };
-use crate::weights::bind::bank::{BankRequest, ExpertShape, stacked_stem};
+use crate::weights::bind::bank::{BankRequest, ExpertShape};
 use crate::weights::bind::stored::{StoredMatrix, unstacked};
 use crate::weights::bind::table::TensorTable;
 use crate::weights::manifest::{
@@ -296,9 +296,11 @@ impl<'a> Binder<'a> {
             let down = self.vector(&format!("{prefix}.experts.down_proj_bias"), n_hidden)?;
             return Ok([gate, up, down]);
         }
-        let stem = stacked_stem(&self.table, prefix);
-        let stem = stem.unwrap_or_else(|| format!("{prefix}.switch_mlp"));
-        let name = |projection: &str| format!("{stem}.{projection}.bias");
+        // mlx-lm has a name of its own for the experts of gpt_oss. Packs keep the names of biases,
+        // and have no weights of these names.
+        let has_own = self.table.has_stored(&format!("{prefix}.experts.gate_proj.bias"));
+        let stem = if has_own { "experts" } else { "switch_mlp" };
+        let name = |projection: &str| format!("{prefix}.{stem}.{projection}.bias");
         let gate = self.vector(&name("gate_proj"), n_inner)?;
         let up = self.vector(&name("up_proj"), n_inner)?;
         Ok([gate, up, self.vector(&name("down_proj"), n_hidden)?])
