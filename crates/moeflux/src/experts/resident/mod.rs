@@ -116,6 +116,8 @@ impl ResidentExperts {
         let stats = RestStats {
             n_experts: manifest.banks.iter().map(|bank| bank.n_experts).sum(),
             total_bytes: manifest.expert_bytes(),
+            // A dense model has none that could be missing.
+            took: banks.is_empty().then_some(Duration::ZERO),
             ..RestStats::default()
         };
         let (order, pending, last_group) = (ArrivalOrder::Ascending, Vec::new(), Vec::new());
