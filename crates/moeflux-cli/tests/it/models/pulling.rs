@@ -254,11 +254,11 @@ fn unusable_models_are_refused_before_a_download() {
     let printed = fixture.stdout(&["pull", ID, "--yes", "--file", "*Q4*"]);
     assert!(!printed.contains("next:"), "{printed}");
     assert!(fixture.stdout(&["list"]).contains("GGUF"));
-    let config = HubFile::new("config.json", HostedContents::new(b"{\"model_type\": \"llama\"}"));
+    let config = HubFile::new("config.json", HostedContents::new(b"{\"model_type\": \"phi3\"}"));
     let weights = HubFile::new("model.safetensors", HostedContents::noise(1, 20_000));
     let fixture = PullFixture::new(&[config, weights]);
     let page = fixture.stdout(&["pull", ID, "--dry-run"]);
-    assert!(page.contains("moeflux cannot run it: ") && page.contains("llama"), "{page}");
+    assert!(page.contains("moeflux cannot run it: ") && page.contains("phi3"), "{page}");
 }
 
 #[test]
