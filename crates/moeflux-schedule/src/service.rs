@@ -424,8 +424,8 @@ impl ServiceThread {
                     self.shared.set_state(State::Broken);
                     self.shared.answer_experts(ExpertsReport::default);
                     self.refuse(std::mem::take(&mut first), &error);
-                    // There is nothing to free, and the command that says so may be among those that
-                    // were just dropped: a later load must not end at once.
+                    // There is nothing to free. The command to look may be among the dropped ones,
+                    // and the next load must not end at once.
                     self.shared.is_unload_wanted.store(false, Ordering::Relaxed);
                     self.report_opened(Err(error));
                 }

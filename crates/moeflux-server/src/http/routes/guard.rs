@@ -246,7 +246,11 @@ fn log_refused(id: &RequestId, (method, path): (&Method, &str), refused: &Refuse
 
 /// Refuses pages of other hosts. They may send some requests without a preflight, and only the
 /// browser keeps the answers from them: the work would still be done.
-fn check_origin(headers: &HeaderMap, host: Option<&str>, way_in: &str) -> Result<(), Failure> {
+pub(crate) fn check_origin(
+    headers: &HeaderMap,
+    host: Option<&str>,
+    way_in: &str,
+) -> Result<(), Failure> {
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let origin = String::from_utf8_lossy(origin.as_bytes()).to_ascii_lowercase();
     let place = origin.split_once("://").map(|(_, place)| place);
@@ -258,7 +262,7 @@ fn check_origin(headers: &HeaderMap, host: Option<&str>, way_in: &str) -> Result
 }
 
 /// Returns the host that a request names, in lower case, possibly with a port.
-fn host_of(request: &Request<Body>) -> Option<String> {
+pub(crate) fn host_of(request: &Request<Body>) -> Option<String> {
     let authority = request.uri().authority().map(|it| it.as_str().to_owned());
     let header = || Some(request.headers().get(header::HOST)?.to_str().ok()?.to_owned());
     Some(authority.or_else(header)?.to_ascii_lowercase())

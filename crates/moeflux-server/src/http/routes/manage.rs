@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::header::{self, HeaderMap, HeaderName};
+use axum::http::header::{self, HeaderName};
 use axum::http::{Request, Response, StatusCode};
 use moeflux_wire::{Failure, FailureKind};
 use serde_json::{Value as Json, json};
@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::http::body;
 use crate::http::manager::{ManageRefusal, ManageResult, ModelManager, RefusalReason};
 use crate::http::reply::{self, Problem};
+use crate::http::routes::guard::{check_origin, host_of};
 use crate::http::routes::rights::ManageRight;
 use crate::http::shared::ServerState;
 
@@ -67,7 +68,7 @@ pub(crate) async fn serve(
         }
         _ => {}
     }
-    let body = match admit(server, right, request.headers()) {
+    let body = match admit(server, right, &request) {
         Ok(()) => {
             let wait = server.config.timeouts.body;
             body::read(request, &server.memory.bodies, wait).await?
@@ -117,14 +118,17 @@ fn task_json(manager: &dyn ModelManager) -> Json {
 fn admit(
     server: &ServerState,
     right: Result<(), String>,
-    headers: &HeaderMap,
+    request: &Request<Body>,
 ) -> Result<(), Failure> {
+    let headers = request.headers();
     let refused = |code, message: String| {
         let failure = Failure::new(FailureKind::Forbidden, message);
         Failure { code: Some(code), ..failure }
     };
     right.map_err(|reason| refused("manage_off", reason))?;
-    check_same_origin(headers).map_err(|problem| refused("manage_off", problem))?;
+    // Pages of other origins are refused, even if they may use this server.
+    check_origin(headers, host_of(request).as_deref(), "open the page of this server")
+        .map_err(|failure| refused("manage_off", failure.message))?;
     let given = headers.get(START).map(|it| it.as_bytes()).unwrap_or_default();
     if !server.is_start(given) {
         let problem = "the token of this start is missing or of an earlier one: reload the page";
@@ -136,18 +140,6 @@ fn admit(
         return Err(Failure::new(FailureKind::MediaType, problem));
     }
     Ok(())
-}
-
-/// Refuses pages of other origins, even those that may use this server.
-fn check_same_origin(headers: &HeaderMap) -> Result<(), String> {
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-    let origin = String::from_utf8_lossy(origin.as_bytes()).to_ascii_lowercase();
-    let host = headers.get(header::HOST).and_then(|it| it.to_str().ok());
-    let place = origin.split_once("://").map(|(_, place)| place);
-    match place.zip(host) {
-        Some((place, host)) if place.eq_ignore_ascii_case(host) => Ok(()),
-        _ => Err("only the page of this server may manage models".to_owned()),
-    }
 }
 
 fn model_of(fields: &Json) -> Result<String, Failure> {
