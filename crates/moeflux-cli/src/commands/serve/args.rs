@@ -136,6 +136,10 @@ pub(super) fn config(args: &ServeArgs, request_memory_bytes: usize) -> CommandRe
         None => ApiKeys::default(),
         Some(path) => keys(path)?,
     };
+    if let Some(missing) = args.models.iter().find(|folder| !folder.is_dir()) {
+        let problem = format!("--models {}: there is no such folder", missing.display());
+        return Err(CommandFailure::Usage(problem));
+    }
     if args.allow_manage && !keys.has_manager() {
         let problem = "--allow-manage: no key is marked: write `manage` after a key in the file of \
                        --api-key-file";

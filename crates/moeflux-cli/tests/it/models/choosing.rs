@@ -219,6 +219,8 @@ fn a_model_that_cannot_be_loaded_leaves_the_other_one() {
     }
     damage(&models.join("damaged"));
     let models_arg = models.to_str().unwrap();
+    let wrong = ["serve", "--port", "0", "--models", "nowhere"];
+    fixture.check_fails(2, &wrong, &["--models nowhere: there is no such folder"]);
     let server = ChoosingServer::start(&fixture, &["--models", models_arg, "--drain", "5s"]);
     let before = server.answer();
     let id = |name: &str| server.listed(name).unwrap()["id"].clone();

@@ -71,7 +71,7 @@ impl PullFixture {
     /// Checks that a command fails with this status, and that the last line of stderr contains
     /// these words.
     #[track_caller]
-    fn check_fails(&self, status: i32, args: &[&str], words: &[&str]) {
+    pub(super) fn check_fails(&self, status: i32, args: &[&str], words: &[&str]) {
         let output = self.run(args);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(status), "{args:?}: {stderr}");
