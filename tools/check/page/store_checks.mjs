@@ -33,6 +33,7 @@ export async function checks(harness) {
     await eventually(() => person.titles().then(String), "green pears,apples");
     await person.reads("On pears: zebra");
     await page.getByLabel("Delete “green pears”").click();
+    await eventually(() => person.titles().then(String), "apples");
     await page.reload();
     await eventually(() => person.titles().then(String), "apples");
   });
