@@ -29,6 +29,10 @@ pub struct Blueprint {
     pub manifest: Manifest,
     /// `model_type` of the config, or `general.architecture` of a GGUF file.
     pub model_type: String,
+    /// The same model with the feed-forward of each layer as its only expert, if all layers are
+    /// dense and so stored that this is possible: where memory is short, these are streamed, and
+    /// several machines divide them. It computes the same bits.
+    pub streamed: Option<Box<Self>>,
 }
 
 impl Blueprint {
@@ -105,10 +109,13 @@ impl Blueprint {
     }
 
     fn bind((spec, model_type): (ModelSpec, String), source: TensorSource<'_>) -> Result<Self> {
+        let streamed = spec.with_streamed_layers();
+        let streamed = streamed.map(|spec| Self::bind((spec, model_type.clone()), source));
+        let streamed = streamed.and_then(Result::ok).map(Box::new);
         let mut binder = Binder::new(source, &spec);
         let plan = families::build(&spec, &mut binder)?;
         let manifest = binder.finish()?;
-        Ok(Self { spec, plan, manifest, model_type })
+        Ok(Self { spec, plan, manifest, model_type, streamed })
     }
 
     /// Keeps only the part of every expert that one of several machines holds and computes. Returns

@@ -17,12 +17,13 @@ use crate::backend::{Backend, DeviceNames, TierStats};
 use crate::blueprint::Blueprint;
 use crate::budget::{
     self, Memory, MemoryLayout, Placement, PromptTerms, SessionRoom, SessionTerms, SlotLender,
+    n_slots_of_prompt,
 };
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
-    Drives, ExpertStream, MappedSlots, N_SLOTS_OF_PROMPT, ReadPurpose, StreamConfig, StreamModel,
-    StreamStats, choose_way,
+    Drives, ExpertStream, MappedSlots, ReadPurpose, StreamConfig, StreamModel, StreamStats,
+    choose_way,
 };
 use crate::experts::trace::TraceWriter;
 use crate::experts::{
@@ -153,8 +154,9 @@ impl Engine {
         let whole = whole.as_ref().unwrap_or(&manifest);
         let fingerprint = fingerprint(header_fingerprint, (whole, &weights), &checkpoint)?;
         let layouts: Vec<_> = manifest.banks.iter().map(|it| (it.layer, it.layout)).collect();
-        let mut slot_drives =
-            is_streaming.then(|| drives(config, &checkpoint, ReadPurpose::Slots)).transpose()?;
+        let slot_drives =
+            is_streaming.then(|| drives(config, (&checkpoint, &manifest), ReadPurpose::Slots));
+        let mut slot_drives = slot_drives.transpose()?;
         let slots = slot_drives.as_ref();
         let slots = slots.map(|it| MappedSlots::new(&manifest.banks, it.block_bytes()));
         let parts = (weights, &plan, layouts.as_slice());
@@ -170,7 +172,7 @@ impl Engine {
                 Experts::OnDevice
             }
             Placement::Resident => {
-                let drives = drives(config, &checkpoint, ReadPurpose::Memory)?;
+                let drives = drives(config, (&checkpoint, &manifest), ReadPurpose::Memory)?;
                 let source = (&checkpoint, sums.as_ref());
                 let resident = ResidentExperts::load_in_background(&manifest, source, drives)?;
                 Experts::Resident(Box::new(resident))
@@ -444,7 +446,11 @@ impl EngineSpec for Engine {
 }
 
 /// Opens the drives that experts are read from.
-fn drives(config: &EngineConfig, checkpoint: &Checkpoint, read_for: ReadPurpose) -> Result<Drives> {
+fn drives(
+    config: &EngineConfig,
+    (checkpoint, manifest): (&Checkpoint, &Manifest),
+    read_for: ReadPurpose,
+) -> Result<Drives> {
     let StreamingConfig { way, drives, mirror, .. } = &config.streaming;
     if let Some(maker) = drives {
         return maker.open(checkpoint, read_for);
@@ -455,6 +461,8 @@ fn drives(config: &EngineConfig, checkpoint: &Checkpoint, read_for: ReadPurpose)
         }
         ReadWay::Direct => Caching::Direct,
         ReadWay::PageCache => Caching::PageCache,
+        // The page cache drops what was read longest ago: the layer that is needed next.
+        ReadWay::Measured if manifest.is_read_in_turn() => Caching::Direct,
         ReadWay::Measured => choose_way(checkpoint, PROBE_TIME)?,
     };
     Drives::open(checkpoint, caching, mirror.as_deref())
@@ -553,7 +561,7 @@ fn slot_lender(
     let prompts = config.n_rows_max.is_none().then(|| PromptTerms {
         workspace: plan.workspace.clone(),
         n_rows: layout.n_rows_max,
-        n_slots_min: n_slots_min.max(N_SLOTS_OF_PROMPT),
+        n_slots_min: n_slots_min.max(n_slots_of_prompt(spec)),
         n_experts: stats.n_experts,
     });
     let sessions =

@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** ranks that would compute different results report the difference here, by name.
 
+use std::collections::BTreeSet;
 use std::hash::Hasher as _;
 use std::path::Path;
 
@@ -10,7 +11,7 @@ use moeflux_kernels::Matrix;
 use twox_hash::XxHash3_64;
 
 use crate::blueprint::Blueprint;
-use crate::budget::{MemoryLayout, Placement, n_experts_of_chunk};
+use crate::budget::{Host, MemoryLayout, Placement, n_experts_of_chunk};
 use crate::config::{BackendKind, EngineConfig};
 use crate::error::{Error, Result};
 use crate::format::Checkpoint;
@@ -26,7 +27,8 @@ const FINGERPRINT_BYTES: usize = 4096;
 /// A model as described by its headers and the configuration, before anything is read.
 pub(crate) struct DescribedModel {
     pub blueprint: Blueprint,
-    /// The whole experts of the files, if the blueprint holds a rank's part of them.
+    /// The whole experts of the files, if those of the blueprint are a rank's part of them; or if it
+    /// has none, because it keeps the feed-forwards of a dense model in memory.
     pub whole_banks: Option<Vec<ExpertBank>>,
     pub checkpoint: Checkpoint,
     /// Used where experts are streamed.
@@ -45,24 +47,33 @@ pub(crate) struct AgreedLimits {
 
 pub(crate) fn describe(model: Model, config: &EngineConfig) -> Result<DescribedModel> {
     let dir = model.path().to_owned();
-    let (mut blueprint, mut checkpoint) = model.into_parts();
+    let (blueprint, mut checkpoint) = model.into_parts();
     // A program that needs the text has read it by now.
     checkpoint.drop_text();
     check_order(&dir, &blueprint)?;
-    if let Some(device) = &config.device {
-        device.check(&blueprint)?;
-    }
     if checkpoint.packed.as_ref().is_some_and(|packed| !packed.has_pack_sums) {
         tracing::warn!(dir = %dir.display(), "the small files of this pack have no checksums");
     }
+    // A session saved with one form of a dense model is resumed with the other.
     let header_fingerprint = blueprint.header_fingerprint(&checkpoint);
-    let whole_banks = match &config.ranks {
-        None => None,
-        Some(group) => Some(shard(&mut blueprint, config, group)?),
-    };
     // Until then, memory freed after reading tokenizer and headers counts as used by this process.
     trim_freed_memory();
-    let layout = MemoryLayout::new(&blueprint, config)?;
+    let (blueprint, whole_banks, layout) = match &config.ranks {
+        None => {
+            let (chosen, layout) = MemoryLayout::choose(Host::here(), &blueprint, config)?;
+            let whole_banks = chosen.streamed.as_ref().map(|it| it.manifest.banks.clone());
+            (chosen.clone(), whole_banks, layout)
+        }
+        Some(group) => {
+            let mut blueprint = blueprint.streamed.as_deref().unwrap_or(&blueprint).clone();
+            let whole_banks = shard(&mut blueprint, config, group)?;
+            let layout = MemoryLayout::new(&blueprint, config)?;
+            (blueprint, Some(whole_banks), layout)
+        }
+    };
+    if let Some(device) = &config.device {
+        device.check(&blueprint)?;
+    }
     let mirror = match (&config.streaming.mirror, layout.placement) {
         (Some(dir), Placement::Streaming { .. }) => {
             Mirror::open(&checkpoint, &blueprint.manifest, dir)?
@@ -136,6 +147,8 @@ fn check_order(dir: &Path, blueprint: &Blueprint) -> Result<()> {
 
 /// Computes a hash that identifies the weights. Variants of one architecture have the same headers,
 /// so values count too; the first and the last routed expert of each layer represent all of them.
+/// The feed-forwards of a dense model are such experts wherever they are, so that its two forms have
+/// one fingerprint.
 pub(crate) fn fingerprint(
     header_fingerprint: u64,
     (manifest, weights): (&Manifest, &Weights),
@@ -143,8 +156,13 @@ pub(crate) fn fingerprint(
 ) -> Result<u64> {
     let mut hash = XxHash3_64::new();
     hash.write_u64(header_fingerprint);
-    for matrix_idx in 0..manifest.matrices.len() {
-        hash_matrix(&mut hash, &weights.matrix(MatrixId(matrix_idx)));
+    let projections = ["gate_proj", "up_proj", "down_proj"];
+    let of_bank = |bank: &ExpertBank| projections.map(|it| format!("{}.{it}", bank.name));
+    let sampled: BTreeSet<String> = manifest.banks.iter().flat_map(of_bank).collect();
+    for (matrix_idx, matrix) in manifest.matrices.iter().enumerate() {
+        if !sampled.contains(&matrix.name) {
+            hash_matrix(&mut hash, &weights.matrix(MatrixId(matrix_idx)));
+        }
     }
     for vector_idx in 0..manifest.vectors.len() {
         hash.write(bytemuck::cast_slice(weights.vector(VectorId(vector_idx))));

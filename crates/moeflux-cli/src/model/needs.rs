@@ -161,6 +161,12 @@ impl Needs {
         self.sparse_layers.iter().map(of_layer).fold(0, u64::saturating_add)
     }
 
+    /// Returns whether each layer has one expert: the feed-forward of a dense model's layer, which
+    /// every token uses.
+    pub(crate) fn are_layers_streamed(&self) -> bool {
+        !self.sparse_layers.is_empty() && self.sparse_layers.iter().all(|it| it.n_experts == 1)
+    }
+
     /// Returns the routed experts of all layers.
     pub(crate) fn n_experts(&self) -> u64 {
         self.sum(|it| it.n_experts)

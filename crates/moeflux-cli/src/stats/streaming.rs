@@ -43,10 +43,11 @@ pub(crate) fn lines(stats: &StreamStats) -> Vec<String> {
         1 => ", 1 read repeated".to_owned(),
         n_repeated => format!(", {n_repeated} reads repeated"),
     };
+    let what = if stats.are_layers { "layers    " } else { "experts   " };
     let rate = stats.read_bytes_per_s().map_or("-".to_owned(), |it| format!("{:.2}", it / 1e9));
     vec![
         format!(
-            "experts   {} of {} in memory; {} of {n_asked} requested were there{near}, \
+            "{what}{} of {} in memory; {} of {n_asked} requested were there{near}, \
              {} being read",
             stats.n_slots, stats.n_experts, stats.hits, stats.on_their_way
         ),

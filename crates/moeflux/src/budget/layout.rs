@@ -111,7 +111,45 @@ impl MemoryLayout {
         Self::on(Host::here(), blueprint, config)
     }
 
-    /// Returns the smallest budget with which [`MemoryLayout::on`] succeeds, plus a small margin,
+    /// Computes the layout of a model on the given machine, in the form that suits it: a dense model
+    /// is in memory if all of it fits there, or on the device; otherwise the feed-forwards of its
+    /// layers are streamed. Returns that form of `blueprint` as well.
+    ///
+    /// # Errors
+    ///
+    /// As [`MemoryLayout::new`].
+    pub fn choose<'b>(
+        host: Host,
+        blueprint: &'b Blueprint,
+        config: &EngineConfig,
+    ) -> Result<(&'b Blueprint, Self)> {
+        let whole = Self::on(host, blueprint, config);
+        let Some(streamed) = &blueprint.streamed else { return whole.map(|it| (blueprint, it)) };
+        let n_slots_max = config.streaming.n_slots_max.unwrap_or(usize::MAX);
+        match whole {
+            Ok(layout)
+                if n_slots_max >= streamed.manifest.banks.len()
+                    && layout.fits_device(host, config) =>
+            {
+                Ok((blueprint, layout))
+            }
+            Ok(_) | Err(Error::NoRoom { .. }) => {
+                Self::on(host, streamed, config).map(|layout| (&**streamed, layout))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns whether all that is not a routed expert fits onto the device, if there is one.
+    fn fits_device(&self, host: Host, config: &EngineConfig) -> bool {
+        let Memory { budget_bytes, resident_bytes, .. } = self.memory;
+        let room_bytes = device_room(config, budget_bytes, host.program_bytes);
+        let model_bytes = self.fixed_bytes - host.program_bytes - config.streaming.beside_bytes;
+        debug_assert!(model_bytes >= resident_bytes, "the model has its weights");
+        room_bytes.is_none_or(|room_bytes| model_bytes <= room_bytes)
+    }
+
+    /// Returns the smallest budget with which [`MemoryLayout::choose`] succeeds, plus a small margin,
     /// since the size of a process varies between runs.
     ///
     /// # Errors
@@ -120,7 +158,7 @@ impl MemoryLayout {
     pub fn least_bytes(host: Host, blueprint: &Blueprint, config: &EngineConfig) -> Result<u64> {
         let mut config = config.clone();
         config.streaming.budget = Budget::Bytes(0);
-        match Self::on(host, blueprint, &config) {
+        match Self::choose(host, blueprint, &config).map(|(_, layout)| layout) {
             // All of the model is on a device.
             Ok(_) => Ok(host.program_bytes),
             Err(Error::NoRoom { needed_bytes, .. }) => Ok(needed_bytes),
@@ -248,6 +286,11 @@ fn exchanged_bytes(blueprint: &Blueprint, n_rows: usize) -> u64 {
 fn expert_needs(blueprint: &Blueprint) -> ExpertNeeds {
     let Manifest { banks, origin, .. } = &blueprint.manifest;
     ExpertNeeds {
+        name: if blueprint.manifest.is_read_in_turn() {
+            "a layer's feed-forward"
+        } else {
+            "experts"
+        },
         all_bytes: banks.iter().map(ExpertBank::memory_bytes).sum(),
         shape: match origin {
             ManifestOrigin::Checkpoint => slot_shape(banks, BLOCK_BYTES),

@@ -8,8 +8,9 @@
 
 use crate::blueprint::Blueprint;
 use crate::budget::{MemoryLayout, Placement, step_bytes};
-use crate::experts::stream::{N_SLOTS_OF_PROMPT, slab_bytes};
+use crate::experts::stream::{N_SLOTS_IN_TURN, N_SLOTS_OF_PROMPT, slab_bytes};
 use crate::ops::Workspace;
+use crate::spec::ModelSpec;
 
 /// Upper bound on the rows of a prompt's step, during which other sessions wait.
 const N_ROWS_PROMPT_MAX: usize = 8192;
@@ -92,7 +93,7 @@ impl SlotLender {
             prompts: Some(PromptTerms {
                 workspace: blueprint.plan.workspace.clone(),
                 n_rows: layout.n_rows_max,
-                n_slots_min: N_SLOTS_OF_PROMPT.max(blueprint.spec.top_k_max()),
+                n_slots_min: n_slots_of_prompt(&blueprint.spec),
                 n_experts: blueprint.manifest.banks.iter().map(|bank| bank.n_experts).sum(),
             }),
             sessions: None,
@@ -171,6 +172,13 @@ impl SlotLender {
         let n_left = n_left / self.n_slots_at_once * self.n_slots_at_once;
         (n_left >= n_slots_min).then_some(n_slots - n_left)
     }
+}
+
+/// Returns the slots that a prompt leaves for experts: with fewer, it waits for reads more than
+/// longer steps would gain.
+pub(crate) fn n_slots_of_prompt(spec: &ModelSpec) -> usize {
+    let n_slots = if spec.streams_layers() { N_SLOTS_IN_TURN } else { N_SLOTS_OF_PROMPT };
+    n_slots.max(spec.top_k_max())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod lender;
 
 pub(crate) use layout::PAGE_CACHE_SHARE;
 pub use layout::{Host, Memory, MemoryLayout, n_experts_of_chunk, step_bytes};
+pub(crate) use lender::n_slots_of_prompt;
 pub use lender::{PromptSteps, PromptTerms, SessionRoom, SessionTerms, SlotLender};
 
 use crate::config::Budget;
@@ -35,6 +36,8 @@ pub(crate) struct FixedNeeds {
 /// Memory needed for the routed experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExpertNeeds {
+    /// What they are called in messages.
+    pub name: &'static str,
     /// Bytes of all experts in memory from the start.
     pub all_bytes: u64,
     /// Size of slots.
@@ -193,7 +196,7 @@ fn check(needs: &FixedNeeds, experts: &ExpertNeeds, budget_bytes: u64) -> Result
         return Ok(());
     }
     let beside = Need::new("work beside the engine", needs.beside_bytes);
-    let experts = Need::new("experts", least_expert_bytes);
+    let experts = Need::new(experts.name, least_expert_bytes);
     let (experts, remedy) = match experts.n_bytes {
         0 => (None, Remedy::LargerBudgetOrFewerBits),
         _ => (Some(experts), Remedy::LargerBudget),
@@ -229,6 +232,7 @@ mod tests {
         n_positions: 7,
     };
     const EXPERTS: ExpertNeeds = ExpertNeeds {
+        name: "experts",
         all_bytes: 1000,
         shape: SlotShape { slot_bytes: 9, stride_bytes: 10, n_experts: 100 },
         n_slots_min: 8,
@@ -276,7 +280,7 @@ mod tests {
         // A model of 120 GB on a machine of 8 GB that reports no free memory.
         let needs = FixedNeeds { resident_bytes: 2 * gib, ..NEEDS };
         let shape = SlotShape { slot_bytes: 8 << 20, stride_bytes: 8 << 20, n_experts: 15_104 };
-        let experts = ExpertNeeds { all_bytes: 118 * gib, shape, n_slots_min: 8 };
+        let experts = ExpertNeeds { all_bytes: 118 * gib, shape, ..EXPERTS };
         let limit_bytes = limit(Budget::Auto, 10, None);
         let placement = place(&needs, &experts, limit_bytes).unwrap();
         let Placement::Streaming { n_slots } = placement else { panic!("{placement:?}") };

@@ -36,6 +36,13 @@ pub(super) fn push_router(
     spec: &MoeSpec,
     ops: &mut Vec<Op>,
 ) -> Result<()> {
+    if spec.router == RouterSpec::Only {
+        // The softmax of one logit is 1, whatever the logit.
+        let logits = Heads { n_heads: 1, head_dim: 1, ..builder.normed };
+        let kind = RouterKind::Softmax { renormalise: true };
+        ops.push(Op::Route(Route { logits, kind, top_k: 1, purpose: Purpose::Compute }));
+        return Ok(());
+    }
     let logits = builder.buffer("router_logits", spec.n_experts);
     let gate = builder.name("mlp.gate");
     ops.push(match spec.has_bias {
@@ -43,6 +50,7 @@ pub(super) fn push_router(
         false => builder.linear("mlp.gate", builder.normed, logits)?,
     });
     let kind = match spec.router {
+        RouterSpec::Only => unreachable!("handled above"),
         RouterSpec::Softmax { renormalise } => RouterKind::Softmax { renormalise },
         RouterSpec::SigmoidGrouped { n_groups, n_groups_kept, renormalise, factor } => {
             let tensor = format!("{gate}.e_score_correction_bias");
@@ -65,16 +73,8 @@ pub(super) fn moe_plan(
     (mixer, first_of_router): (&[Op], usize),
 ) -> Result<MoePlan> {
     let hidden = builder.spec.hidden;
-    let shape = ExpertShape { n_experts: spec.n_experts, hidden, inner: spec.inner };
     let prefix = builder.name("mlp");
-    builder.binder.experts(builder.layer, &prefix, shape)?;
-    let biases = match spec.has_bias {
-        true => {
-            let [gate, up, down] = builder.binder.expert_biases(&prefix, shape)?;
-            Some(ExpertBiases { gate, up, down })
-        }
-        false => None,
-    };
+    let biases = bind_experts(builder, spec, &prefix)?;
     let sum = builder.buffer("expert_sum", hidden);
 
     let mut shared_ops = Vec::new();
@@ -88,7 +88,10 @@ pub(super) fn moe_plan(
     let experts = ExpertFfn { layer, x: builder.normed, sum, limit, biases };
     let combine = Combine { sum, shared, shared_gate, residual, out };
     let after = [Op::ExpertFfn(experts), Op::Combine(combine)];
-    let router = &mixer[first_of_router..];
+    let router = match spec.router {
+        RouterSpec::Only => &[],
+        RouterSpec::Softmax { .. } | RouterSpec::SigmoidGrouped { .. } => &mixer[first_of_router..],
+    };
     Ok(MoePlan {
         whole: Plan::new([mixer, &shared_ops, &after].concat()),
         shared: Plan::new(shared_ops),
@@ -98,6 +101,38 @@ pub(super) fn moe_plan(
             router.iter().map(|op| guessing(op, (builder.normed, sum), spec)).collect(),
         ),
         sharded: None,
+    })
+}
+
+/// Binds the experts of a layer. Returns their biases, if they have some.
+fn bind_experts(
+    builder: &mut LayerBuilder<'_, '_>,
+    spec: &MoeSpec,
+    prefix: &str,
+) -> Result<Option<ExpertBiases>> {
+    let MoeSpec { n_experts, inner, .. } = *spec;
+    let (hidden, layer, binder) = (builder.spec.hidden, builder.layer, &mut *builder.binder);
+    if spec.router == RouterSpec::Only {
+        binder.dense_expert(layer, prefix, (hidden, inner))?;
+        let mut bias =
+            |projection: &str, n| binder.vector(&format!("{prefix}.{projection}.bias"), n);
+        return Ok(match spec.has_bias {
+            true => Some(ExpertBiases {
+                gate: bias("gate_proj", inner)?,
+                up: bias("up_proj", inner)?,
+                down: bias("down_proj", hidden)?,
+            }),
+            false => None,
+        });
+    }
+    let shape = ExpertShape { n_experts, hidden, inner };
+    binder.experts(layer, prefix, shape)?;
+    Ok(match spec.has_bias {
+        true => {
+            let [gate, up, down] = binder.expert_biases(prefix, shape)?;
+            Some(ExpertBiases { gate, up, down })
+        }
+        false => None,
     })
 }
 

@@ -172,6 +172,31 @@ impl ModelSpec {
         Self { context_max: n_selected, context_limit, ..self }
     }
 
+    /// Returns the same model with the feed-forward of each layer as its only expert, which may be
+    /// streamed; `None` unless all layers are dense.
+    pub(crate) fn with_streamed_layers(&self) -> Option<Self> {
+        let layers = self.layers.iter().map(|layer| {
+            let FfnSpec::Dense { inner, has_bias } = layer.ffn else { return None };
+            let ffn = FfnSpec::Moe(MoeSpec {
+                n_experts: 1,
+                top_k: 1,
+                inner,
+                router: RouterSpec::Only,
+                activation: Activation::SwiGlu,
+                has_bias,
+                shared: None,
+            });
+            Some(LayerSpec { mixer: layer.mixer.clone(), ffn })
+        });
+        Some(Self { layers: layers.collect::<Option<_>>()?, ..self.clone() })
+    }
+
+    /// Returns whether this is a dense model whose layers may be streamed.
+    pub(crate) fn streams_layers(&self) -> bool {
+        let is_only = |moe: &MoeSpec| moe.router == RouterSpec::Only;
+        self.layers.iter().any(|it| matches!(&it.ffn, FfnSpec::Moe(moe) if is_only(moe)))
+    }
+
     /// Returns the maximum number of routed experts per token in a layer.
     #[must_use]
     pub fn top_k_max(&self) -> usize {
@@ -374,6 +399,8 @@ impl MoeSpec {
     #[must_use]
     pub fn n_predicted(&self) -> usize {
         let n_allowed = match self.router {
+            // What is certain needs no prediction.
+            RouterSpec::Only => 0,
             RouterSpec::Softmax { .. } => self.n_experts,
             RouterSpec::SigmoidGrouped { n_groups, n_groups_kept, .. } => {
                 self.n_experts / n_groups * n_groups_kept
@@ -410,6 +437,8 @@ impl Activation {
 /// The selection and weighting of experts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RouterSpec {
+    /// There is no router and one expert: the feed-forward of a dense layer that may be streamed.
+    Only,
     /// Softmax over all experts, then the largest are selected.
     Softmax {
         /// Whether the selected weights are normalised to sum to 1.

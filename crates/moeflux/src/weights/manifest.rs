@@ -372,6 +372,12 @@ impl Manifest {
         self.banks.iter().find(|bank| bank.layer == layer)
     }
 
+    /// Returns whether each layer has one expert only, so that every token uses all of them in turn.
+    #[must_use]
+    pub fn is_read_in_turn(&self) -> bool {
+        self.banks.iter().all(|bank| bank.n_experts == 1)
+    }
+
     /// Returns the bytes of matrices and vectors in memory.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {

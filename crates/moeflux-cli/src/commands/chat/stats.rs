@@ -80,7 +80,8 @@ impl AnswerStats {
         match &self.stream {
             Some(stream) => {
                 parts.push(format!("{} read", binary(stream.read_bytes())));
-                parts.extend(share(stream).map(|share| format!("{share} of experts in memory")));
+                let what = if stream.are_layers { "layers" } else { "experts" };
+                parts.extend(share(stream).map(|share| format!("{share} of {what} in memory")));
             }
             None if self.is_dense => parts.push("all weights in memory".to_owned()),
             None => parts.push("all experts in memory".to_owned()),

@@ -333,6 +333,7 @@ fn ffn_json(ffn: &FfnSpec) -> Value {
 
 pub(super) const fn router_name(moe: &MoeSpec) -> &'static str {
     match moe.router {
+        RouterSpec::Only => "none",
         RouterSpec::Softmax { .. } => "softmax",
         RouterSpec::SigmoidGrouped { .. } => "sigmoid_grouped",
     }

@@ -209,6 +209,7 @@ fn moe_words(moe: &MoeSpec) -> String {
         let _ = write!(words, "; shared{gated}, inner {}", grouped(shared.inner as u64));
     }
     match moe.router {
+        RouterSpec::Only => {}
         RouterSpec::Softmax { .. } => words.push_str("; softmax router"),
         RouterSpec::SigmoidGrouped { n_groups, n_groups_kept, .. } => {
             words.push_str("; sigmoid router");

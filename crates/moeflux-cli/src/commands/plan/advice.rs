@@ -20,7 +20,8 @@ pub(super) fn advice(report: &PlanReport<'_>) -> Vec<String> {
     let PlanReport { forecast, least_bytes, .. } = report;
     if forecast.placement.on_drive == 0 {
         let seconds = forecast.load_seconds;
-        let is_dense = report.query.planned.needs.n_experts() == 0;
+        let needs = &report.query.planned.needs;
+        let is_dense = needs.n_experts() == 0 || needs.are_layers_streamed();
         let what = if is_dense { "the whole model is" } else { "all experts are" };
         let place = match forecast.placement {
             _ if is_dense && report.resources.card.is_some() => "on the GPU",

@@ -192,7 +192,8 @@ impl ForecastInput<'_> {
     fn hits(&self, placement: ExpertLocations, is_low: bool) -> (f64, f64) {
         let n_experts = self.needs.n_experts();
         let used = share(self.needs.n_experts_per_token(), n_experts);
-        let by_share = |share: f64| if is_low { share } else { skewed(share, used) };
+        let in_turn = self.needs.are_layers_streamed();
+        let by_share = |share: f64| if is_low || in_turn { share } else { skewed(share, used) };
         let n_here = placement.on_card + placement.in_memory;
         let found = match self.routes.hit_rate(n_here) {
             Some(found) if placement.on_drive > 0 => found,

@@ -141,7 +141,8 @@ fn row(
     machine: &PlanMachine,
     context: u64,
 ) -> CommandResult<PlanRow> {
-    let planned = &planned.divided(machine.cluster.as_ref())?;
+    let streamed = planned.streamed_on(machine, context);
+    let planned = &streamed.unwrap_or(planned).divided(machine.cluster.as_ref())?;
     let expected = RowForecast::new(planned, machine, context)?;
     Ok(PlanRow {
         name: known.name,
@@ -164,6 +165,8 @@ impl RowForecast {
         context: u64,
     ) -> CommandResult<Self> {
         let context = context.min(planned.needs.context_max);
+        let streamed = planned.streamed_on(machine, context);
+        let planned = streamed.as_ref().unwrap_or(planned);
         let query = PlanQuery { planned, machine, context, routes: &RoutingSource::Unknown };
         let requested = machine.card.as_ref().filter(|card| card.is_requested);
         let lacks = requested.is_some_and(|it| {

@@ -151,6 +151,7 @@ pub(crate) fn run(args: &PlanArgs) -> CommandResult<String> {
     let drive_key = planned.kind.is_none().then(|| volume::key(&path));
     let machine = PlanMachine::here(&args.overrides(), &Measurements::load(), drive_key.as_deref());
     check_memory_known(&machine)?;
+    let planned = planned.streamed_on(&machine, context as u64).unwrap_or(planned);
     if let Some(card) = machine.card.as_ref().filter(|card| card.is_requested) {
         check_card(card, &planned)?;
     }
@@ -223,6 +224,7 @@ pub(crate) fn expectation(config: Vec<u8>, drive_key: Option<&str>) -> Option<St
     let planned = PlannedModel::new(String::new(), config.blueprint(kind).ok()?, Some(kind));
     let machine = PlanMachine::here(&MachineOverrides::default(), &Measurements::load(), drive_key);
     let context = planned.needs.context_max.min(CONTEXT_DEFAULT as u64);
+    let planned = planned.streamed_on(&machine, context).unwrap_or(planned);
     let memory = ByteCount(machine.memory_bytes()?).rounded();
     let query = PlanQuery {
         planned: &planned,

@@ -55,6 +55,21 @@ impl PlannedModel {
         Self::new(name, model.into_parts().0, None)
     }
 
+    /// Returns the form that a machine would run, if that is not this one: a dense model whose
+    /// layers are streamed.
+    pub(crate) fn streamed_on(&self, machine: &PlanMachine, context: u64) -> Option<Self> {
+        let streamed = self.blueprint.streamed.as_ref()?;
+        let can_compute = crate::model::device::check_kinds(&self.blueprint).is_ok();
+        let streams = |resources: Resources| resources.streams_layers(&self.blueprint, context);
+        let is_streamed = machine.cluster.is_some()
+            || match &machine.card {
+                Some(card) if card.is_requested => streams(machine.of_card(card)),
+                Some(card) if can_compute && !streams(machine.of_card(card)) => false,
+                _ => streams(machine.of_cpu()),
+            };
+        is_streamed.then(|| Self::new(self.name.clone(), (**streamed).clone(), self.kind))
+    }
+
     /// Names the format that holds most of the weights.
     pub(crate) fn main_kind(&self) -> Option<String> {
         self.blueprint.manifest.kinds().first().map(|count| count.kind.to_string())
@@ -273,6 +288,7 @@ impl PlanReport<'_> {
             "state_fixed_bytes": needs.state_bytes,
             "workspace_bytes": layout.memory.workspace_bytes,
             "fixed_bytes": layout.fixed_bytes,
+            "streams_layers": needs.are_layers_streamed(),
             "n_experts": needs.n_experts(),
             "n_experts_per_token": needs.n_experts_per_token(),
             "slot_bytes": layout.slot_bytes,

@@ -132,6 +132,13 @@ impl Resources {
         }
     }
 
+    /// Returns whether the engine would stream the layers of a dense model, or refuse it even then.
+    pub(super) fn streams_layers(&self, blueprint: &Blueprint, context: u64) -> bool {
+        let (host, config) = (self.host_with(blueprint), self.config(context));
+        let chosen = MemoryLayout::choose(host, blueprint, &config);
+        chosen.map_or(true, |(chosen, _)| chosen.streamed.is_none())
+    }
+
     /// Returns how the engine would divide this memory.
     pub(super) fn layout(&self, blueprint: &Blueprint, context: u64) -> Result<MemoryLayout> {
         MemoryLayout::on(self.host_with(blueprint), blueprint, &self.config(context))

@@ -38,6 +38,11 @@ const ENDS: &str = "Low: rates below those above, little overlap of reading and 
                     that no cache can guess. High: full overlap, routing as skewed as the demo \
                     model's. A trace of your own text (--trace) narrows both.";
 
+/// Explains both ends if the layers of a dense model are read from the drive.
+const ENDS_IN_TURN: &str = "Every token needs every layer, so what is not in memory is read for each \
+                            token. Low: rates below those above, little overlap of reading and \
+                            computing. High: full overlap.";
+
 /// Explains both ends if there is a trace.
 const ENDS_OF_TRACE: &str = "Low: rates below those above, little overlap of reading and \
                              computing. High: full overlap. Routing is that of the trace.";
@@ -83,10 +88,15 @@ fn memory(report: &PlanReport<'_>) -> Vec<String> {
         SIZES.size(&format!("a step of {} tokens", grouped(layout.n_rows_max as u64)), step),
     ];
     if needs.n_experts() > 0 {
-        let experts = format!("{} experts", grouped(needs.n_experts()));
-        lines.push(SIZES.size(&experts, needs.n_experts() * layout.slot_bytes));
-        let used = format!("  {} of them for a token", grouped(needs.n_experts_per_token()));
-        lines.push(SIZES.size(&used, needs.routed_bytes()));
+        let all_bytes = needs.n_experts() * layout.slot_bytes;
+        let n_experts = grouped(needs.n_experts());
+        if needs.are_layers_streamed() {
+            lines.push(SIZES.size(&format!("{n_experts} layers' feed-forwards"), all_bytes));
+        } else {
+            lines.push(SIZES.size(&format!("{n_experts} experts"), all_bytes));
+            let used = format!("  {} of them for a token", grouped(needs.n_experts_per_token()));
+            lines.push(SIZES.size(&used, needs.routed_bytes()));
+        }
     }
     lines.push(SIZES.size("all of it", report.all_bytes));
     match report.least_bytes_of_cpu {
@@ -151,8 +161,10 @@ fn expected(report: &PlanReport<'_>) -> Vec<String> {
     lines.extend(forecast.prompts.iter().map(prompt));
     let alone = |it: &AnswerForecast| answer("answer, one machine alone", it);
     lines.extend(report.alone.as_ref().map(alone));
-    if report.query.planned.needs.n_experts() > 0 {
-        lines.extend(folded("  ", &format!("experts: {}", places(report))));
+    let needs = &report.query.planned.needs;
+    if needs.n_experts() > 0 {
+        let what = if needs.are_layers_streamed() { "feed-forwards" } else { "experts" };
+        lines.extend(folded("  ", &format!("{what}: {}", places(report))));
     }
     if forecast.placement.on_drive > 0 {
         let AnswerForecast { low, high } = &forecast.answer;
@@ -171,6 +183,7 @@ fn expected(report: &PlanReport<'_>) -> Vec<String> {
     let is_traced = matches!(report.query.routes, RoutingSource::Traced(_));
     let ends = match forecast.placement {
         ExpertLocations { on_drive: 1.., .. } if is_traced => ENDS_OF_TRACE,
+        ExpertLocations { on_drive: 1.., .. } if needs.are_layers_streamed() => ENDS_IN_TURN,
         ExpertLocations { on_drive: 1.., .. } => ENDS,
         ExpertLocations { on_card: 1.., in_memory: 1.., .. } => ENDS_OF_PLACES,
         _ => ENDS_OF_RATES,

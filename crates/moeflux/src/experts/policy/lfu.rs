@@ -58,6 +58,11 @@ pub(crate) struct Lfu {
     use_weight: f64,
     half_lives_per_row: f64,
     uses_per_row: f64,
+    /// Whether every token uses every expert, layer by layer. The one used last is then the one
+    /// that is needed last: scores are the times of the last uses, negated.
+    is_cycle: bool,
+    /// Uses so far, where that is so.
+    n_uses: f64,
     /// Score added to an expert in memory during a step that uses nearly all experts: a mean share
     /// of the step's uses. Otherwise the experts of later layers would be evicted for those of
     /// layers already computed, every time.
@@ -84,6 +89,8 @@ impl Lfu {
             use_weight: 1.0,
             half_lives_per_row: uses_per_row / HALF_LIFE_USES,
             uses_per_row,
+            is_cycle: shape.n_uses_per_row >= shape.n_keys,
+            n_uses: 0.0,
             credit: 0.0,
             has_credit: Vec::new(),
             keys: Vec::new(),
@@ -112,6 +119,13 @@ impl Lfu {
     }
 
     fn count(&mut self, key: KeyIdx, n_uses: u32) {
+        if self.is_cycle {
+            if n_uses > 0 {
+                self.n_uses += 1.0;
+                self.scores[key.0] = -self.n_uses;
+            }
+            return;
+        }
         self.scores[key.0] += f64::from(n_uses) * self.use_weight;
     }
 
@@ -156,6 +170,9 @@ impl Lfu {
 impl Lfu {
     /// Begins a step of `n_rows` rows, which advance the clock.
     pub(crate) fn begin_step(&mut self, n_rows: usize) {
+        if self.is_cycle {
+            return;
+        }
         #[expect(clippy::cast_precision_loss, reason = "rows of a step are far below 2^52")]
         let half_lives = n_rows.max(1) as f64 * self.half_lives_per_row;
         let passed = half_lives.min(STEP_HALF_LIVES_MAX);
@@ -211,6 +228,12 @@ impl Lfu {
     /// `None` if no slot is idle.
     pub(crate) fn victim(&self) -> Option<SlotIdx> {
         self.heap.first().copied()
+    }
+
+    /// Returns the idle slot whose expert should leave for another that is needed before it; `None`
+    /// if there is none.
+    pub(crate) fn victim_for(&self, key: KeyIdx) -> Option<SlotIdx> {
+        self.victim().filter(|victim| self.score(*victim) < self.scores[key.0])
     }
 
     /// Removes the expert of a pinned or idle slot; the slot is then outside.

@@ -1,4 +1,5 @@
-//! Which expert leaves when another needs its slot: the one used least often, with decay.
+//! Which expert leaves when another needs its slot: the one used least often, with decay; or the
+//! one used last, where every token uses all of them in turn.
 //!
 //! [`Lfu`] is notified of every admission, use and removal, and names a victim. **Invariant:** pure
 //! and deterministic; a pinned slot is never a victim; only `resize` allocates. Apart from

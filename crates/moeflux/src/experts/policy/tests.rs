@@ -178,7 +178,7 @@ fn lfu_names_the_lowest_sum_of_faded_uses() {
 
 #[test]
 fn weights_that_outgrow_a_float_are_scaled_down_in_order() {
-    let shape = PolicyShape { n_slots: 3, n_keys: 3, n_uses_per_row: 3 };
+    let shape = PolicyShape { n_slots: 3, n_keys: 4, n_uses_per_row: 3 };
     let mut policy = Lfu::new(shape);
     for (slot_idx, n_uses) in [(0, 5), (1, 4), (2, 6)] {
         let slot = SlotIdx(slot_idx);
@@ -195,4 +195,56 @@ fn weights_that_outgrow_a_float_are_scaled_down_in_order() {
         }
         assert_eq!(policy.victim(), Some(SlotIdx(1)));
     }
+}
+
+/// Where every token uses all experts in turn, all slots but one are hit in each round: the best
+/// that is possible.
+#[test]
+fn in_a_cycle_the_expert_that_was_used_last_leaves() {
+    const N_SLOTS: usize = 16;
+    let shape = PolicyShape { n_slots: N_SLOTS, n_keys: N_KEYS, n_uses_per_row: N_KEYS };
+    let mut policy = Lfu::new(shape);
+    let mut slots: Vec<Option<usize>> = vec![None; N_SLOTS];
+    for round in 0..20 {
+        policy.begin_step(1);
+        let mut n_hits = 0;
+        for key in 0..N_KEYS {
+            if let Some(slot) = slots.iter().position(|it| *it == Some(key)) {
+                n_hits += 1;
+                policy.pin(SlotIdx(slot));
+                policy.hit(SlotIdx(slot), 1);
+                policy.unpin(SlotIdx(slot));
+                continue;
+            }
+            let free = slots.iter().position(Option::is_none).map(SlotIdx);
+            let slot = free.unwrap_or_else(|| {
+                let victim = policy.victim().unwrap();
+                policy.remove(victim);
+                victim
+            });
+            slots[slot.0] = Some(key);
+            policy.admit(slot, KeyIdx(key), 1);
+            policy.unpin(slot);
+        }
+        assert!(round == 0 || n_hits >= N_SLOTS - 1, "{n_hits} hits in round {round}");
+    }
+}
+
+#[test]
+fn in_a_cycle_nothing_leaves_for_an_expert_that_is_needed_later() {
+    let mut policy = Lfu::new(PolicyShape { n_slots: 2, n_keys: 4, n_uses_per_row: 4 });
+    for key in [0, 1] {
+        policy.admit(SlotIdx(key), KeyIdx(key), 1);
+    }
+    policy.unpin(SlotIdx(0));
+    // 2 and 3 are needed before 0, which is needed before 1.
+    assert_eq!(policy.victim_for(KeyIdx(3)), Some(SlotIdx(0)));
+    assert_eq!(policy.victim_for(KeyIdx(1)), None);
+    policy.unpin(SlotIdx(1));
+    assert_eq!(policy.victim_for(KeyIdx(0)), Some(SlotIdx(1)));
+    // An expert that is read ahead has not been used by that.
+    policy.remove(SlotIdx(1));
+    policy.admit(SlotIdx(1), KeyIdx(2), 0);
+    policy.unpin(SlotIdx(1));
+    assert_eq!(policy.victim_for(KeyIdx(3)), Some(SlotIdx(0)));
 }

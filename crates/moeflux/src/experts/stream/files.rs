@@ -22,6 +22,7 @@ pub(super) struct ExpertFiles {
     bank_of_layer: Vec<Option<usize>>,
     /// The largest block in which a drive reads them.
     block_bytes: usize,
+    are_read_in_turn: bool,
     /// Paths of the checkpoint's files, for messages.
     paths: Vec<PathBuf>,
     sums: Option<Arc<CheckpointSums>>,
@@ -40,6 +41,7 @@ impl ExpertFiles {
             banks: manifest.banks.iter().map(bank).collect(),
             bank_of_layer,
             block_bytes,
+            are_read_in_turn: manifest.is_read_in_turn(),
             paths: checkpoint.files.iter().map(|file| file.path.clone()).collect(),
             sums: sums.clone(),
         }
@@ -54,6 +56,19 @@ impl ExpertFiles {
     pub(super) fn next_layer(&self, layer: LayerIdx) -> Option<LayerIdx> {
         let after = self.bank_of_layer.iter().enumerate().skip(layer.0 + 1);
         after.into_iter().find_map(|(layer, bank)| bank.map(|_| LayerIdx(layer)))
+    }
+
+    /// See [`Manifest::is_read_in_turn`].
+    pub(super) fn are_read_in_turn(&self) -> bool {
+        self.are_read_in_turn
+    }
+
+    /// Returns the layers with experts in the order in which they are computed after `layer`, which
+    /// is the last.
+    pub(super) fn layers_after(&self, layer: LayerIdx) -> impl Iterator<Item = LayerIdx> {
+        let n_before = self.banks.partition_point(|bank| bank.bank.layer <= layer);
+        let (before, after) = self.banks.split_at(n_before);
+        after.iter().chain(before).map(|bank| bank.bank.layer)
     }
 
     /// Returns the number of experts of each layer; 0 in dense layers.

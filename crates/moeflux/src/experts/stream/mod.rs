@@ -71,6 +71,9 @@ pub(in crate::experts) const READ_BYTES: usize = 512 << 10;
 /// With fewer slots, a prompt has too few reads under way beside the experts it keeps and computes.
 pub(crate) const N_SLOTS_OF_PROMPT: usize = 64;
 
+/// The same where experts are read in turn: one is computed while the next is read.
+pub(crate) const N_SLOTS_IN_TURN: usize = 2;
+
 /// While tokens are computed one by one, guesses are submitted as long as fewer bytes are in
 /// flight. This many keep a drive busy, and demanded reads wait for few others.
 const GUESS_BYTES: usize = 4 << 20;
@@ -264,7 +267,8 @@ impl ExpertStream {
         }
         self.follow_pressure();
         self.slots.table.begin_step(n_rows);
-        let guess_bytes = if is_small { GUESS_BYTES } else { usize::MAX };
+        let may_be_wrong = is_small && !self.files.are_read_in_turn();
+        let guess_bytes = if may_be_wrong { GUESS_BYTES } else { usize::MAX };
         self.reads.loader.set_prefetch_bytes_max(guess_bytes);
         let now = self.clock.now();
         self.prefetch.begin_step(StepMeter::begin(is_small, now, self.read_wait));

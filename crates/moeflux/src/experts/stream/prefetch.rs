@@ -29,6 +29,10 @@ const N_CHOICES_PER_EXPERT: usize = 3;
 /// Guesses in flight take at most one slot in this many; the other slots are for demands.
 const GUESS_SHARE: usize = 8;
 
+/// Upper bound on reads under way if each layer has one expert only: the drive then always has one
+/// to go on with when another has ended.
+const N_JOBS_IN_TURN: usize = 3;
+
 /// State of prefetching.
 #[derive(Debug)]
 pub(super) struct PrefetchState {
@@ -253,6 +257,10 @@ impl ExpertStream {
     /// Prefetches the next layer in file order, once all of this layer is under way and if the
     /// prompt's rows will need nearly all of its experts.
     pub(super) fn read_ahead(&mut self) {
+        if self.files.are_read_in_turn() {
+            self.read_in_turn();
+            return;
+        }
         let Self { prefetch, files, slots, reads, request, device_cache, .. } = self;
         if !prefetch.is_allowed || request.order != ArrivalOrder::Ascending {
             return;
@@ -269,5 +277,25 @@ impl ExpertStream {
         }
         prefetch.choose_all(next, n_experts, device_cache);
         prefetch.begin((next, n_max), (files, slots), reads);
+    }
+
+    /// Reads the only experts of the layers that follow, those of the next token's first layers
+    /// after those of the last, as long as there are slots that are needed later.
+    fn read_in_turn(&mut self) {
+        let Self { prefetch, files, slots, reads, request, .. } = self;
+        if !prefetch.is_allowed {
+            return;
+        }
+        let only = ExpertIdx(0);
+        for layer in files.layers_after(request.layer) {
+            if reads.loader.n_jobs() >= N_JOBS_IN_TURN {
+                return;
+            }
+            if slots.table.slot_of(layer, only).is_some() {
+                continue;
+            }
+            let Some(slot) = slots.table.read_ahead(layer, only) else { return };
+            reads.begin((files, slots), (layer, only), slot, LoadPriority::Prefetch);
+        }
     }
 }

@@ -16,6 +16,8 @@ pub struct StreamStats {
     pub slot_bytes: usize,
     /// Experts of the model.
     pub n_experts: usize,
+    /// Whether these are the feed-forwards of a dense model's layers.
+    pub are_layers: bool,
     /// Experts that were in memory when they were requested.
     pub hits: u64,
     /// Hits in a device's own memory.
@@ -131,6 +133,7 @@ impl ExpertStream {
             n_slots: slots.table.n_slots() + device_cache.n_slots(),
             slot_bytes: slots.slot_bytes(),
             n_experts: files.n_experts(),
+            are_layers: files.are_read_in_turn(),
             hits: table.hits + device_cache.hits,
             device_hits: device_cache.hits,
             on_their_way: table.on_their_way,

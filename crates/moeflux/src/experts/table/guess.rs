@@ -52,6 +52,31 @@ impl SlotTable {
         }
     }
 
+    /// Assigns a slot to an expert that is certain to be requested: a free one, or that of an expert
+    /// that is needed later. Returns `None` if the expert is in memory or on its way, or if there is
+    /// no such slot. The caller begins to read it.
+    ///
+    /// # Panics
+    ///
+    /// If the layer does not have this expert.
+    pub(crate) fn read_ahead(&mut self, layer: LayerIdx, expert: ExpertIdx) -> Option<SlotIdx> {
+        let key = self.keys.key(layer, expert);
+        if self.slot_of[key.0].is_some() {
+            return None;
+        }
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let victim = self.policy.victim_for(key)?;
+                self.evict(victim);
+                victim
+            }
+        };
+        self.fill(slot, key, Cause::Demand);
+        self.policy.admit(slot, key, 0);
+        Some(slot)
+    }
+
     fn room_for_guess(&mut self) -> Option<SlotIdx> {
         let is_below_half = 2 * (self.n_guessed + 1) <= self.n_open;
         let free = if is_below_half { self.free.pop() } else { None };

@@ -314,6 +314,7 @@ impl NewKeys {
             keys.add("expert_weights_norm", NewValue::Bool(renormalise));
         };
         match moe.router {
+            RouterSpec::Only => unreachable!("files have dense layers instead"),
             RouterSpec::Softmax { renormalise } => {
                 if let Some(shared) = moe.shared {
                     self.count("expert_shared_feed_forward_length", shared.inner);

@@ -110,7 +110,7 @@ fn groups_that_older_files_leave_out_are_those_of_the_published_models() {
             RouterSpec::SigmoidGrouped { n_groups, n_groups_kept, renormalise, factor } => {
                 (n_groups, n_groups_kept, renormalise, factor)
             }
-            RouterSpec::Softmax { .. } => panic!("{spec:?}"),
+            RouterSpec::Only | RouterSpec::Softmax { .. } => panic!("{spec:?}"),
         }
     };
     assert_eq!(groups(&[]), (8, 4, false, 1.0));

@@ -25,6 +25,15 @@ pub(crate) struct ExpertShape {
     pub inner: usize,
 }
 
+/// How the experts of a layer are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BankStorage {
+    /// As the routed experts of a family.
+    Experts,
+    /// As the feed-forward of a dense layer, which is the only expert.
+    Dense,
+}
+
 /// The required experts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BankRequest<'n> {
@@ -32,6 +41,7 @@ pub(super) struct BankRequest<'n> {
     /// `model.layers.3.mlp`.
     pub(super) prefix: &'n str,
     pub(super) shape: ExpertShape,
+    pub(super) storage: BankStorage,
     /// Whether tensors that hold gate and up of all experts have inputs as rows.
     pub(super) is_input_first: bool,
 }
@@ -69,6 +79,11 @@ impl BankRequest<'_> {
     ) -> Result<ExpertBank> {
         let prefix = self.prefix;
         assert!(self.shape.n_experts > 0, "a layer of experts has some");
+        if self.storage == BankStorage::Dense {
+            let [gate, up, down] =
+                self.projections().map(|it| self.of_layer(table, quantisation, it));
+            return Ok(self.bank([gate?, up?, down?]));
+        }
         let per_expert =
             ["weight", "weight_packed"].map(|part| format!("{prefix}.experts.0.gate_proj.{part}"));
         let interleaved_codes = format!("{prefix}.experts.gate_up_proj_blocks");
@@ -163,6 +178,21 @@ impl BankRequest<'_> {
         let name = format!("{}.", projection.name);
         let tensor = format!("{stem}.{name}");
         Ok(self.of_all(stored, name, tensor))
+    }
+
+    /// Binds `[rows, cols]`, the matrix of a dense layer.
+    fn of_layer(
+        &self,
+        table: &mut TensorTable<'_>,
+        quantisation: &mut Quantisation,
+        Projection { name, n_rows, n_cols }: Projection,
+    ) -> Result<BoundProjection> {
+        let base = format!("{}.{name}", self.prefix);
+        let required = RequiredMatrix { base: &base, n_stack: None, n_rows, n_cols };
+        required.check_size()?;
+        table.create_matrix(quantisation, &required);
+        let stored = StoredMatrix::bind(table, quantisation, &required)?;
+        Ok(self.of_all(stored, format!("{name}."), format!("{base}.")))
     }
 
     /// Describes a matrix of all experts in one tensor. `name` and `tensor` are the prefixes of the

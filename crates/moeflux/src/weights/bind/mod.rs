@@ -24,7 +24,7 @@ use crate::ids::{LayerIdx, MatrixId, VectorId};
 use crate::spec::{
     FREQUENCY_DIVISORS, Family, ModelSpec, NativeFormat, Quantisation, RopeScaling, RopeSpec,
 };
-use crate::weights::bind::bank::{BankRequest, ExpertShape};
+use crate::weights::bind::bank::{BankRequest, BankStorage, ExpertShape};
 use crate::weights::bind::stored::{StoredMatrix, unstacked};
 use crate::weights::bind::table::TensorTable;
 use crate::weights::manifest::{
@@ -263,10 +263,33 @@ impl<'a> Binder<'a> {
         prefix: &str,
         shape: ExpertShape,
     ) -> Result<()> {
+        self.bank((layer, prefix), shape, BankStorage::Experts)
+    }
+
+    /// Binds the feed-forward of a dense layer as the only expert of that layer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Binder::matrix`].
+    pub(crate) fn dense_expert(
+        &mut self,
+        layer: LayerIdx,
+        prefix: &str,
+        (hidden, inner): (usize, usize),
+    ) -> Result<()> {
+        self.bank((layer, prefix), ExpertShape { n_experts: 1, hidden, inner }, BankStorage::Dense)
+    }
+
+    fn bank(
+        &mut self,
+        (layer, prefix): (LayerIdx, &str),
+        shape: ExpertShape,
+        storage: BankStorage,
+    ) -> Result<()> {
         let is_ascending = self.banks.last().is_none_or(|last| last.layer < layer);
         assert!(is_ascending, "experts of layer {} are bound out of order", layer.0);
         let is_input_first = self.spec.family == Family::Qwen3VlMoe;
-        let request = BankRequest { layer, prefix, shape, is_input_first };
+        let request = BankRequest { layer, prefix, shape, storage, is_input_first };
         let bank = request.bind(&mut self.table, &mut self.quantisation)?;
         self.banks.push(bank);
         Ok(())
