@@ -26,6 +26,32 @@ const STEP_HALF_LIVES_MAX: f64 = 0.5;
 
 const NONE: usize = usize::MAX;
 
+/// Slots that all experts of a cycle pass through which do not stay: one is computed while another
+/// is being read.
+const N_SLOTS_OF_RING: usize = 2;
+
+/// Experts that every token uses in turn. As many as there is room for stay, at equal distances:
+/// then the drive has the same time for each of the others. Of these, the one used last is needed
+/// last and leaves first, so their scores are the times of their last uses, negated.
+#[derive(Clone, Copy, Debug)]
+struct Cycle {
+    n_keys: usize,
+    n_staying: usize,
+    /// Uses so far.
+    n_uses: f64,
+}
+
+impl Cycle {
+    fn new(n_keys: usize) -> Self {
+        Self { n_keys, n_staying: 0, n_uses: 0.0 }
+    }
+
+    fn stays(self, key: KeyIdx) -> bool {
+        let n_before = |key_idx: usize| key_idx * self.n_staying / self.n_keys;
+        n_before(key.0 + 1) > n_before(key.0)
+    }
+}
+
 /// Least frequently used, with decay. A slot is outside, pinned (in use or being filled) or idle.
 ///
 /// Chosen by these hits per 100 demands while decoding, with slots for 1/8, 1/4 and 1/2 of the
@@ -58,11 +84,8 @@ pub(crate) struct Lfu {
     use_weight: f64,
     half_lives_per_row: f64,
     uses_per_row: f64,
-    /// Whether every token uses every expert, layer by layer. The one used last is then the one
-    /// that is needed last: scores are the times of the last uses, negated.
-    is_cycle: bool,
-    /// Uses so far, where that is so.
-    n_uses: f64,
+    /// Set if every token uses every expert, in turn.
+    cycle: Option<Cycle>,
     /// Score added to an expert in memory during a step that uses nearly all experts: a mean share
     /// of the step's uses. Otherwise the experts of later layers would be evicted for those of
     /// layers already computed, every time.
@@ -89,8 +112,7 @@ impl Lfu {
             use_weight: 1.0,
             half_lives_per_row: uses_per_row / HALF_LIFE_USES,
             uses_per_row,
-            is_cycle: shape.n_uses_per_row >= shape.n_keys,
-            n_uses: 0.0,
+            cycle: (shape.n_uses_per_row >= shape.n_keys).then(|| Cycle::new(shape.n_keys)),
             credit: 0.0,
             has_credit: Vec::new(),
             keys: Vec::new(),
@@ -103,7 +125,12 @@ impl Lfu {
 
     fn score(&self, slot: SlotIdx) -> f64 {
         let credit = if self.has_credit[slot.0] { self.credit } else { 0.0 };
-        self.scores[self.keys[slot.0].0] + credit
+        self.score_of(self.keys[slot.0]) + credit
+    }
+
+    fn score_of(&self, key: KeyIdx) -> f64 {
+        let stays = self.cycle.is_some_and(|cycle| cycle.stays(key));
+        if stays { f64::INFINITY } else { self.scores[key.0] }
     }
 
     /// Gives credit to the experts in memory, or removes what is left of it.
@@ -113,16 +140,21 @@ impl Lfu {
         }
         self.credit = credit;
         self.has_credit.fill(credit > 0.0);
+        self.sort();
+    }
+
+    /// Restores the order of the heap after scores have changed.
+    fn sort(&mut self) {
         for place in (0..self.heap.len() / 2).rev() {
             self.sink(place, self.heap[place]);
         }
     }
 
     fn count(&mut self, key: KeyIdx, n_uses: u32) {
-        if self.is_cycle {
+        if let Some(cycle) = &mut self.cycle {
             if n_uses > 0 {
-                self.n_uses += 1.0;
-                self.scores[key.0] = -self.n_uses;
+                cycle.n_uses += 1.0;
+                self.scores[key.0] = -cycle.n_uses;
             }
             return;
         }
@@ -170,7 +202,7 @@ impl Lfu {
 impl Lfu {
     /// Begins a step of `n_rows` rows, which advance the clock.
     pub(crate) fn begin_step(&mut self, n_rows: usize) {
-        if self.is_cycle {
+        if self.cycle.is_some() {
             return;
         }
         #[expect(clippy::cast_precision_loss, reason = "rows of a step are far below 2^52")]
@@ -233,7 +265,7 @@ impl Lfu {
     /// Returns the idle slot whose expert should leave for another that is needed before it; `None`
     /// if there is none.
     pub(crate) fn victim_for(&self, key: KeyIdx) -> Option<SlotIdx> {
-        self.victim().filter(|victim| self.score(*victim) < self.scores[key.0])
+        self.victim().filter(|victim| self.score(*victim) < self.score_of(key))
     }
 
     /// Removes the expert of a pinned or idle slot; the slot is then outside.
@@ -249,5 +281,9 @@ impl Lfu {
         self.has_credit.resize(n_slots, false);
         self.places.resize(n_slots, NONE);
         self.heap.reserve(n_slots.saturating_sub(self.heap.len()));
+        if let Some(cycle) = &mut self.cycle {
+            cycle.n_staying = n_slots.saturating_sub(N_SLOTS_OF_RING);
+            self.sort();
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Which expert leaves when another needs its slot: the one used least often, with decay; or the
-//! one used last, where every token uses all of them in turn.
+//! Which expert leaves when another needs its slot: the one used least often, with decay; or, where
+//! every token uses all of them in turn, the one used last of those that do not stay.
 //!
 //! [`Lfu`] is notified of every admission, use and removal, and names a victim. **Invariant:** pure
 //! and deterministic; a pinned slot is never a victim; only `resize` allocates. Apart from

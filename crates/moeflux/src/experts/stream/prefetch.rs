@@ -31,7 +31,7 @@ const GUESS_SHARE: usize = 8;
 
 /// Upper bound on reads under way if each layer has one expert only: the drive then always has one
 /// to go on with when another has ended.
-const N_JOBS_IN_TURN: usize = 3;
+const N_JOBS_IN_TURN: usize = 2;
 
 /// State of prefetching.
 #[derive(Debug)]

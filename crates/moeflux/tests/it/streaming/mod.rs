@@ -4,6 +4,7 @@
 mod faults;
 mod following;
 mod growth;
+mod in_turn;
 mod longer;
 mod mirrors;
 mod near;
