@@ -67,9 +67,10 @@ pub(crate) fn note_fallback(error: &Error) {
 /// Refuses a model that no GPU can compute, and one whose resident weights exceed `--gpu-memory`.
 fn check_model(args: &ModelArgs, blueprint: &Blueprint) -> Result<()> {
     check_kinds(blueprint)?;
+    let least = blueprint.streamed.as_deref().unwrap_or(blueprint);
     match args.gpu_memory {
         Some(Budget::Bytes(n_bytes)) => {
-            Needs::new(blueprint).check_gpu_memory(n_bytes, "--gpu-memory allows")
+            Needs::new(least).check_gpu_memory(n_bytes, "--gpu-memory allows")
         }
         _ => Ok(()),
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, ThreadId};
 
 use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::MemoryLayout;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
@@ -88,6 +89,12 @@ pub(crate) fn open_kept(dir: &Path, folder: &Path) -> Engine {
     Engine::load(Model::open(dir).unwrap(), &config, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
+/// A model with routed experts; a dense one with its layers as experts.
+fn with_experts(dir: &Path) -> Blueprint {
+    let (blueprint, _) = Model::open(dir).unwrap().into_parts();
+    blueprint.streamed.as_deref().unwrap_or(&blueprint).clone()
+}
+
 /// How such an engine is opened.
 pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> EngineConfig {
     const LARGE: u64 = 1 << 30;
@@ -97,7 +104,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
         ExpertsAt::Host | ExpertsAt::Files(_) => maker(1),
         ExpertsAt::CopiedFiles(_) => maker(1).copying_slots(),
         ExpertsAt::FilesAndDevice(_, n_near) => {
-            let (blueprint, _) = Model::open(dir).unwrap().into_parts();
+            let blueprint = with_experts(dir);
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
             let layout = MemoryLayout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();
@@ -106,7 +113,7 @@ pub(crate) fn config_of(dir: &Path, n_rows_max: usize, experts: ExpertsAt) -> En
             maker(others_bytes + (n_near + 32) * slot_bytes)
         }
         ExpertsAt::Both(percent) | ExpertsAt::Cut(percent) => {
-            let (blueprint, _) = Model::open(dir).unwrap().into_parts();
+            let blueprint = with_experts(dir);
             let config = config_of(dir, n_rows_max, ExpertsAt::Device);
             let layout = MemoryLayout::new(&blueprint, &config).unwrap();
             let others_bytes = LARGE - layout.device_expert_bytes.unwrap();

@@ -220,7 +220,7 @@ fn a_dense_model_that_does_not_fit_is_streamed_and_planned_so() {
     assert!((read / all_bytes - 1.0).abs() < 1e-9, "{read} of {all_bytes}");
     // Less than the least is refused, by both.
     let too_little = (least - (17 << 20)).to_string();
-    let words = ["the model needs at least", "for a layer's feed-forward"];
+    let words = ["the model: needs 8", "for a layer's feed-forward"];
     check_fails(&["generate", "x", "--model", &model, "--memory", &too_little], &words);
     let refused = moeflux_in(&cache, &["plan", &model, "--memory", &too_little]);
     assert_eq!(refused.status.code(), Some(1));
