@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""compare.py MOEFLUX MODEL.gguf PEER.gguf TEXT: what the arithmetics of moeflux and llama.cpp cost.
+"""compare.py MOEFLUX --model NAME MODEL.gguf PEER.gguf .. --text FILE ..: what arithmetics of both engines cost.
 
-MODEL and PEER are the same function, TEXT is cut into passages. All logits of each position are compared with
-those that moeflux computes in f32 (--precise): the KL divergence, and the perplexity of the text. Prints a table.
-Needs numpy and llama-cpp-python.
+moeflux computes MODEL and llama.cpp PEER, which are the same function; texts are cut into passages. All logits of
+each position are compared with those that moeflux computes in f32 (--precise): the KL divergence, how often the most
+probable token is the same, and the perplexity of the texts. Prints a table for each model. Needs numpy and llama-cpp-python.
 """
 
 import argparse
@@ -52,56 +52,70 @@ def log_softmax(logits):
 
 
 class Cost:
-    """Of an arithmetic, position by position."""
+    """Of an arithmetic, position by position, in lists by passage."""
 
     def __init__(self):
-        self.divergences, self.surprises = [], []
+        self.divergences, self.surprises, self.is_same = [], [], []
 
     def add(self, exact, logits, tokens):
+        divergences = []
         for position, row in enumerate(logits):
             found = log_softmax(row)
             expected = log_softmax(exact[position])
-            self.divergences.append((np.exp(expected) * (expected - found)).sum())
+            self.is_same.append(found.argmax() == expected.argmax())
+            divergences.append((np.exp(expected) * (expected - found)).sum())
             if position + 1 < len(tokens):
                 self.surprises.append(-found[tokens[position + 1]])
+        self.divergences.append(divergences)
 
     def row(self, name, exact):
-        all_of_it = np.array(self.divergences)
-        later = np.concatenate([it[N_FIRST:] for it in np.split(all_of_it, N_PASSAGES)])
+        all_of_it = np.concatenate(self.divergences)
+        later = np.concatenate([it[N_FIRST:] for it in self.divergences])
         more = np.exp(np.mean(self.surprises) - np.mean(exact.surprises)) - 1
         figures = [all_of_it.mean(), np.median(all_of_it), later.mean()]
-        cells = [f"{it:.1e}" for it in figures] + [f"{100 * more:+.2f} %"]
+        same = 100 * np.mean(self.is_same)
+        cells = [f"{it:.1e}" for it in figures] + [f"{same:.1f} %", f"{100 * more:+.2f} %"]
         return f"| {name} | {' | '.join(cells)} |"
+
+
+def passages_of(peer, paths):
+    """Returns the tokens of each passage: of each text one from its beginning and one from its middle."""
+    tokenizer = llama_cpp.Llama(peer, vocab_only=True, verbose=False)
+    for path in paths:
+        tokens = tokenizer.tokenize(Path(path).read_bytes(), add_bos=False, special=False)
+        for passage in range(N_PASSAGES):
+            begin = len(tokens) * passage // N_PASSAGES
+            yield tokens[begin:begin + N_TOKENS]
+
+
+def compare(program, name, model, peer, texts):
+    exact, costs, n_positions = Cost(), {}, 0
+    for passage in passages_of(peer, texts):
+        n_positions += len(passage)
+        precise = of_moeflux(program, model, passage, ["--precise"])
+        exact.add(precise, precise, passage)
+        for arithmetic, options in MOEFLUX.items():
+            logits = of_moeflux(program, model, passage, options)
+            costs.setdefault(arithmetic, Cost()).add(precise, logits, passage)
+        for arithmetic, options in LLAMA.items():
+            logits = of_llama(peer, passage, options)
+            costs.setdefault(arithmetic, Cost()).add(precise, logits, passage)
+
+    print(f"\n{name}: {n_positions} positions, perplexity {np.exp(np.mean(exact.surprises)):.2f} in f32\n")
+    print("| arithmetic | mean KL divergence | median | but for the first two positions | same token | perplexity |")
+    print("|---|---|---|---|---|---|")
+    for arithmetic, cost in costs.items():
+        print(cost.row(arithmetic, exact), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("moeflux", "model", "peer", "text"):
-        parser.add_argument(name)
+    parser.add_argument("moeflux")
+    parser.add_argument("--model", nargs=3, action="append", metavar=("NAME", "MODEL", "PEER"), required=True)
+    parser.add_argument("--text", action="append", required=True)
     args = parser.parse_args()
-    text = Path(args.text).read_bytes()
-    tokenizer = llama_cpp.Llama(args.peer, vocab_only=True, verbose=False)
-    tokens = tokenizer.tokenize(text, add_bos=False, special=False)
-    # From the beginning, and from the middle.
-    begins = [len(tokens) * passage // N_PASSAGES for passage in range(N_PASSAGES)]
-    passages = [tokens[begin:begin + N_TOKENS] for begin in begins]
-
-    exact, costs = Cost(), {}
-    for passage in passages:
-        precise = of_moeflux(args.moeflux, args.model, passage, ["--precise"])
-        exact.add(precise, precise, passage)
-        for name, options in MOEFLUX.items():
-            logits = of_moeflux(args.moeflux, args.model, passage, options)
-            costs.setdefault(name, Cost()).add(precise, logits, passage)
-        for name, options in LLAMA.items():
-            logits = of_llama(args.peer, passage, options)
-            costs.setdefault(name, Cost()).add(precise, logits, passage)
-
-    print(f"{sum(map(len, passages))} positions, perplexity {np.exp(np.mean(exact.surprises)):.2f} in f32\n")
-    print("| arithmetic | mean KL divergence | median | mean but for the first two positions | perplexity |")
-    print("|---|---|---|---|---|")
-    for name, cost in costs.items():
-        print(cost.row(name, exact))
+    for name, model, peer in args.model:
+        compare(args.moeflux, name, model, peer, args.text)
 
 
 if __name__ == "__main__":

