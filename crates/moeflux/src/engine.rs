@@ -34,7 +34,9 @@ use crate::format::{Checkpoint, CheckpointSums, ShardFile};
 use crate::forward::{LoadedModel, ShardGroup};
 use crate::ids::LayerIdx;
 use crate::model::Model;
-use crate::opening::{AgreedLimits, DescribedModel, describe, fingerprint, handshake};
+use crate::opening::{
+    AgreedLimits, DescribedModel, combined_progress, describe, fingerprint, handshake,
+};
 use crate::ranks::{Hello, LeaderBackend, LinkStats, SharedLink};
 use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader};
 use crate::spec::{MixerSpec, ModelSpec};
@@ -495,27 +497,6 @@ fn expert_bytes(manifest: &Manifest, n_layers: usize) -> Vec<u64> {
         bytes[bank.layer.0] = bank.layout.record_bytes() as u64;
     }
     bytes
-}
-
-/// Combines the progress of two loads that follow each other and each report from zero.
-fn combined_progress(
-    layout: &MemoryLayout,
-    manifest: &Manifest,
-    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> impl FnMut(Progress) -> ControlFlow<()> {
-    let expert_bytes = match layout.placement {
-        Placement::OnDevice { .. } => manifest.expert_bytes(),
-        Placement::Resident | Placement::Streaming { .. } => 0,
-    };
-    let total_bytes = layout.memory.resident_bytes + expert_bytes;
-    let (mut before_bytes, mut last_bytes) = (0, 0);
-    move |progress| {
-        if progress.done_bytes < last_bytes {
-            before_bytes += last_bytes;
-        }
-        last_bytes = progress.done_bytes;
-        watch(Progress { done_bytes: before_bytes + progress.done_bytes, total_bytes })
-    }
 }
 
 /// Creates a stream that reads experts from drives into `n_slots` slots.

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::hash::Hasher as _;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use moeflux_io::trim_freed_memory;
@@ -18,7 +19,7 @@ use crate::format::Checkpoint;
 use crate::ids::{MatrixId, VectorId};
 use crate::model::{Headers, Model};
 use crate::ranks::{Hello, RankGroup};
-use crate::weights::{self, ExpertBank, Manifest, Mirror, Weights};
+use crate::weights::{self, ExpertBank, Manifest, Mirror, Progress, Weights};
 
 /// Bytes of each part of a matrix that go into the fingerprint. Fine-tuned variants differ within
 /// the first rows, and reading all of a large checkpoint twice is too slow.
@@ -27,8 +28,8 @@ const FINGERPRINT_BYTES: usize = 4096;
 /// A model as described by its headers and the configuration, before anything is read.
 pub(crate) struct DescribedModel {
     pub blueprint: Blueprint,
-    /// The whole experts of the files, if those of the blueprint are a rank's part of them; or if it
-    /// has none, because it keeps the feed-forwards of a dense model in memory.
+    /// The whole experts of the files, if those of the blueprint are a rank's part of them; or if
+    /// it has none, because it keeps the feed-forwards of a dense model in memory.
     pub whole_banks: Option<Vec<ExpertBank>>,
     pub checkpoint: Checkpoint,
     /// Used where experts are streamed.
@@ -145,10 +146,31 @@ fn check_order(dir: &Path, blueprint: &Blueprint) -> Result<()> {
     }
 }
 
+/// Combines the progress of two loads that follow each other and each report from zero.
+pub(crate) fn combined_progress(
+    layout: &MemoryLayout,
+    manifest: &Manifest,
+    watch: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> impl FnMut(Progress) -> ControlFlow<()> {
+    let expert_bytes = match layout.placement {
+        Placement::OnDevice { .. } => manifest.expert_bytes(),
+        Placement::Resident | Placement::Streaming { .. } => 0,
+    };
+    let total_bytes = layout.memory.resident_bytes + expert_bytes;
+    let (mut before_bytes, mut last_bytes) = (0, 0);
+    move |progress| {
+        if progress.done_bytes < last_bytes {
+            before_bytes += last_bytes;
+        }
+        last_bytes = progress.done_bytes;
+        watch(Progress { done_bytes: before_bytes + progress.done_bytes, total_bytes })
+    }
+}
+
 /// Computes a hash that identifies the weights. Variants of one architecture have the same headers,
 /// so values count too; the first and the last routed expert of each layer represent all of them.
-/// The feed-forwards of a dense model are such experts wherever they are, so that its two forms have
-/// one fingerprint.
+/// The feed-forwards of a dense model are such experts wherever they are, so that its two forms
+/// have one fingerprint.
 pub(crate) fn fingerprint(
     header_fingerprint: u64,
     (manifest, weights): (&Manifest, &Weights),

@@ -111,9 +111,9 @@ impl MemoryLayout {
         Self::on(Host::here(), blueprint, config)
     }
 
-    /// Computes the layout of a model on the given machine, in the form that suits it: a dense model
-    /// is in memory if all of it fits there, or on the device; otherwise the feed-forwards of its
-    /// layers are streamed. Returns that form of `blueprint` as well.
+    /// Computes the layout of a model on the given machine, in the form that suits it: a dense
+    /// model is in memory if all of it fits there, or on the device; otherwise the feed-forwards of
+    /// its layers are streamed. Returns that form of `blueprint` as well.
     ///
     /// # Errors
     ///
@@ -149,8 +149,8 @@ impl MemoryLayout {
         room_bytes.is_none_or(|room_bytes| model_bytes <= room_bytes)
     }
 
-    /// Returns the smallest budget with which [`MemoryLayout::choose`] succeeds, plus a small margin,
-    /// since the size of a process varies between runs.
+    /// Returns the smallest budget with which [`MemoryLayout::choose`] succeeds, plus a small
+    /// margin, since the size of a process varies between runs.
     ///
     /// # Errors
     ///

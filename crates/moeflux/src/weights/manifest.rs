@@ -372,7 +372,8 @@ impl Manifest {
         self.banks.iter().find(|bank| bank.layer == layer)
     }
 
-    /// Returns whether each layer has one expert only, so that every token uses all of them in turn.
+    /// Returns whether each layer has one expert only, so that every token uses all of them in
+    /// turn.
     #[must_use]
     pub fn is_read_in_turn(&self) -> bool {
         self.banks.iter().all(|bank| bank.n_experts == 1)

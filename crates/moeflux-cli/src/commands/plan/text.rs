@@ -39,9 +39,9 @@ const ENDS: &str = "Low: rates below those above, little overlap of reading and 
                     model's. A trace of your own text (--trace) narrows both.";
 
 /// Explains both ends if the layers of a dense model are read from the drive.
-const ENDS_IN_TURN: &str = "Every token needs every layer, so what is not in memory is read for each \
-                            token. Low: rates below those above, little overlap of reading and \
-                            computing. High: full overlap.";
+const ENDS_IN_TURN: &str = "Every token needs every layer, so what is not in memory is read for \
+                            each token. Low: rates below those above, little overlap of reading \
+                            and computing. High: full overlap.";
 
 /// Explains both ends if there is a trace.
 const ENDS_OF_TRACE: &str = "Low: rates below those above, little overlap of reading and \

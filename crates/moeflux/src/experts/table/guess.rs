@@ -52,9 +52,9 @@ impl SlotTable {
         }
     }
 
-    /// Assigns a slot to an expert that is certain to be requested: a free one, or that of an expert
-    /// that is needed later. Returns `None` if the expert is in memory or on its way, or if there is
-    /// no such slot. The caller begins to read it.
+    /// Assigns a slot to an expert that is certain to be requested: a free one, or that of an
+    /// expert that is needed later. Returns `None` if the expert is in memory or on its way, or if
+    /// there is no such slot. The caller begins to read it.
     ///
     /// # Panics
     ///

@@ -1,5 +1,5 @@
-//! Dense models whose layers are read in turn. That they give the same bits with any number of slots
-//! is tested with all other models.
+//! Dense models whose layers are read in turn. That they give the same bits with any number of
+//! slots is tested with all other models.
 
 use moeflux::provider::config::StreamingConfig;
 use moeflux_testing::cases::{GoldenCase, feed_all};
