@@ -81,9 +81,13 @@ fn memory(report: &PlanReport<'_>) -> Vec<String> {
     let step = layout
         .fixed_bytes
         .saturating_sub(needs.resident_bytes + layout.session_bytes + program_bytes);
+    let resident = match needs.are_layers_streamed() {
+        true => "weights that stay in memory",
+        false => "weights that every token uses",
+    };
     let mut lines = vec![
         SIZES.header(if machine.cluster.is_some() { "memory of each" } else { "memory" }, "bytes"),
-        SIZES.size("weights that every token uses", needs.resident_bytes),
+        SIZES.size(resident, needs.resident_bytes),
         SIZES.size(&session, layout.session_bytes),
         SIZES.size(&format!("a step of {} tokens", grouped(layout.n_rows_max as u64)), step),
     ];
