@@ -87,6 +87,9 @@ pub(super) struct InspectReport {
     pub(super) stored_bytes: u64,
     /// Bytes in memory, with vectors widened.
     pub(super) resident_bytes: u64,
+    /// The part of these that is read from a drive where memory is short: the feed-forwards of a
+    /// dense model.
+    pub(super) streamable_bytes: u64,
     /// Bytes of all routed experts, as stored.
     pub(super) experts_bytes: u64,
     /// Bytes of the smallest and largest routed expert.
@@ -103,7 +106,7 @@ impl InspectReport {
         model_type: &str,
         files: Option<InspectedFiles>,
     ) -> Self {
-        let Blueprint { spec, plan, manifest, .. } = blueprint;
+        let Blueprint { spec, plan, manifest, streamed, .. } = blueprint;
         let layers = &spec.layers;
         let sizes = || manifest.banks.iter().map(|bank| bank.layout.stored_bytes());
         let tensors = tensors(manifest);
@@ -124,6 +127,7 @@ impl InspectReport {
             tensors,
             skipped: manifest.skipped.clone(),
             resident_bytes: manifest.resident_bytes(),
+            streamable_bytes: streamed.as_ref().map_or(0, |it| it.manifest.expert_bytes()),
             experts_bytes: manifest.expert_bytes(),
             expert_bytes: sizes().min().zip(sizes().max()),
             routed_bytes_per_token: blueprint.routed_bytes_per_token(),
@@ -184,6 +188,7 @@ impl InspectReport {
             "skipped": skipped.collect::<Vec<_>>(),
             "stored_bytes": self.stored_bytes,
             "resident_bytes": self.resident_bytes,
+            "streamable_bytes": self.streamable_bytes,
             "experts_bytes": self.experts_bytes,
             "expert_bytes_min": self.expert_bytes.map(|(min, _)| min),
             "expert_bytes_max": self.expert_bytes.map(|(_, max)| max),

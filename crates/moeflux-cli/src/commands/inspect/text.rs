@@ -224,6 +224,9 @@ fn moe_words(moe: &MoeSpec) -> String {
 fn memory(report: &InspectReport) -> Vec<String> {
     let mut lines = vec![LABELS.header("memory and traffic", "bytes")];
     lines.push(LABELS.size("resident weights", report.resident_bytes));
+    if report.streamable_bytes > 0 {
+        lines.push(LABELS.size("  may be streamed", report.streamable_bytes));
+    }
     match report.expert_bytes {
         Some((min, max)) if min == max => lines.push(LABELS.size("one expert", min)),
         Some((min, max)) => {
