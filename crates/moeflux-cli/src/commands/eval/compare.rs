@@ -27,7 +27,7 @@ use crate::system::interrupt::Interrupt;
 
 /// Blocks of each file of a model that tell it from others; files up to 256 KiB are read whole.
 const N_SAMPLES: u64 = 64;
-const SAMPLE_BYTES: u64 = 4096;
+const SAMPLE_BYTES: usize = 4096;
 
 /// Runs both models over the texts.
 pub(crate) fn run(
@@ -205,11 +205,13 @@ fn hash_of(model: &Model) -> Result<u64> {
         hash.write(&since.map_or(0, |it| it.as_nanos()).to_le_bytes());
         let file = shard.open()?;
         let len_bytes = file.len_bytes();
-        let stride = (len_bytes / N_SAMPLES).max(SAMPLE_BYTES);
+        let stride = (len_bytes / N_SAMPLES).max(SAMPLE_BYTES as u64);
         let mut at = 0;
         while at < len_bytes {
-            let mut sample = [0; SAMPLE_BYTES as usize];
-            let sample = &mut sample[..(len_bytes - at).min(SAMPLE_BYTES) as usize];
+            let mut sample = [0; SAMPLE_BYTES];
+            let n_bytes =
+                usize::try_from(len_bytes - at).map_or(SAMPLE_BYTES, |it| it.min(SAMPLE_BYTES));
+            let sample = &mut sample[..n_bytes];
             file.read_exact_at(at, sample).map_err(|error| {
                 Error::malformed(&shard.path, format!("cannot be read: {error}"))
             })?;
