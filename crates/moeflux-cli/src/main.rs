@@ -70,7 +70,7 @@ enum CliCommand {
     Tokenize(tokenize::TokenizeArgs),
     /// Write the logits of every token to a .npy file (float32 [n_tokens, vocab])
     Logits(logits::LogitsArgs),
-    /// Compute perplexity and bits per byte of a text; optionally compare two backends
+    /// Compute perplexity and bits per byte of texts; optionally compare two backends or two models
     Eval(eval::EvalArgs),
     /// Measure how fast a model reads prompts and generates answers
     Bench(bench::BenchArgs),
@@ -123,8 +123,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
         lead(&mut command, group);
-    } else if let Some(args) = command.model() {
-        match fetch::missing(args) {
+    } else {
+        match fetch_missing(&mut command) {
             Ok(None) => {}
             Ok(Some(code)) => return code,
             Err(failure) => return fail(&failure),
@@ -139,6 +139,17 @@ fn main() -> ExitCode {
             ranks::end(group, &failure);
             failure.exit_code()
         }
+    }
+}
+
+/// Finds or downloads the models that a command names. Returns the code of a failed download.
+fn fetch_missing(command: &mut CliCommand) -> CommandResult<Option<ExitCode>> {
+    let Some(args) = command.model() else { return Ok(None) };
+    let yes = args.yes;
+    let fetched = fetch::missing(&mut args.model, yes)?;
+    match command {
+        CliCommand::Eval(args) if fetched.is_none() => fetch::missing(&mut args.compare_model, yes),
+        _ => Ok(fetched),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Resolves a `--model` that is not present: finds it under its other name, or downloads it first.
+//! Resolves a model that is not present: finds it under its other name, or downloads it first.
 //!
 //! **Invariant:** nothing is downloaded without a confirmation on the terminal or `--yes`. An
 //! existing path is used as it is.
@@ -13,7 +13,6 @@ use moeflux_hub::{Cache, ModelRef};
 use crate::failure::CommandResult;
 use crate::model::hub;
 use crate::model::known;
-use crate::options::args::ModelArgs;
 use crate::output::print;
 
 /// The location of a model.
@@ -27,26 +26,26 @@ enum ModelLocation {
     Hub(ModelRef),
 }
 
-/// Makes `--model` denote a model that is present, if possible. Returns the exit code of a failed
-/// download, which has already reported its error.
+/// Makes the value of an option denote a model that is present, if possible. Returns the exit code
+/// of a failed download, which has already reported its error.
 ///
 /// # Errors
 ///
 /// Fails with a suggestion for a download, or if the name is ambiguous or unknown.
-pub(crate) fn missing(args: &mut ModelArgs) -> CommandResult<Option<ExitCode>> {
-    let Some(path) = args.model.clone() else { return Ok(None) };
+pub(crate) fn missing(model: &mut Option<PathBuf>, yes: bool) -> CommandResult<Option<ExitCode>> {
+    let Some(path) = model.clone() else { return Ok(None) };
     let settings = hub::settings()?;
     let cache = Cache::new(&settings.cache);
     let wanted = match locate(&path, &cache)? {
         ModelLocation::Path => return Ok(None),
         ModelLocation::Cache(wanted) => {
-            args.model = Some(PathBuf::from(wanted.to_string()));
+            *model = Some(PathBuf::from(wanted.to_string()));
             return Ok(None);
         }
         ModelLocation::Hub(wanted) => wanted,
     };
     let is_asked = stdin().is_terminal() && stderr().is_terminal();
-    if !args.yes && !is_asked {
+    if !yes && !is_asked {
         let folder = settings.cache.display();
         let problem = format!(
             "there is no such folder, and no such model in the cache {folder}: `moeflux pull \
@@ -55,8 +54,8 @@ pub(crate) fn missing(args: &mut ModelArgs) -> CommandResult<Option<ExitCode>> {
         return Err(Error::malformed(&path, problem).into());
     }
     print::stderr_line(&format!("{} is not here: asking the hub for {wanted}", path.display()));
-    args.model = Some(PathBuf::from(wanted.to_string()));
-    pull(&wanted, args.yes)
+    *model = Some(PathBuf::from(wanted.to_string()));
+    pull(&wanted, yes)
 }
 
 fn locate(path: &Path, cache: &Cache) -> CommandResult<ModelLocation> {

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use moeflux_io::OneLine;
 
 /// Options of llama.cpp and Ollama, each with a tip.
-const OPTIONS: [(&str, &str); 22] = [
+const OPTIONS: [(&str, &str); 24] = [
     ("-m", "'-m' is spelled '--model' here"),
     ("-c", "'-c' is spelled '--context' here"),
     ("--ctx-size", "'--ctx-size' is spelled '--context' here"),
@@ -28,9 +28,14 @@ const OPTIONS: [(&str, &str); 22] = [
     ("-np", SESSIONS),
     ("--parallel", SESSIONS),
     ("--api-key", "'--api-key-file FILE' names a file with the keys here, one per line"),
+    ("--kl-divergence", COMPARE),
+    ("--kl-divergence-base", COMPARE),
     ("--vram", "'--vram' is spelled '--gpu-memory' here"),
     ("-v", "'-V' shows the version, '--stats' the speed of a run"),
 ];
+
+const COMPARE: &str = "'moeflux eval --compare-model OTHER --compare-base FILE' computes the KL \
+                       divergence of two models";
 
 const SESSIONS: &str = "'moeflux serve --sessions N' computes N answers at a time";
 
@@ -157,6 +162,7 @@ mod tests {
             ("generate -p hi", "generate PROMPT"),
             ("generate hi there", "quotes"),
             ("eval text.txt", "--file text.txt"),
+            ("eval --kl-divergence-base=x --file y", "--compare-base FILE"),
             ("plan --model a/b", "'moeflux plan a/b'"),
             ("qwen3:30b", "'moeflux chat --model qwen3:30b'"),
             ("generate hi --backend cuda", "--backend gpu"),

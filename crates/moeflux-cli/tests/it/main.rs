@@ -3,6 +3,7 @@
 
 mod chatting;
 mod commands;
+mod comparing;
 mod evaluating;
 mod generate;
 mod input;

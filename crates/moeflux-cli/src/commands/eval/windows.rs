@@ -9,7 +9,7 @@ use std::ops::Range;
 use moeflux::TokenId;
 
 /// How a text is cut into windows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WindowParams {
     /// Tokens that begin each window and are not part of the text.
     pub(crate) prefix: Vec<TokenId>,
@@ -22,7 +22,7 @@ pub(crate) struct WindowParams {
 }
 
 /// A text cut into windows.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TextWindows {
     /// How it was cut.
     pub(crate) params: WindowParams,
@@ -90,6 +90,11 @@ impl TextWindows {
     /// Returns a window's tokens, including the prefix.
     pub(crate) fn tokens(&self, window: &TextWindow) -> Vec<TokenId> {
         [&self.params.prefix[..], &self.tokens[window.span.clone()]].concat()
+    }
+
+    /// Returns the number of predicted tokens of a window.
+    pub(crate) fn n_predicted(&self, window: &TextWindow) -> usize {
+        self.params.prefix.len() + window.span.len() - window.first_predicted
     }
 
     /// Returns the predicted tokens, in order.

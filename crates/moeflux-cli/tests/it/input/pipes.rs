@@ -108,7 +108,14 @@ fn named_pipes_are_refused_as_files_too() {
     assert!(code == Some(1) && printed.contains("is a pipe"), "{printed}");
     let out = dir.file("out");
     let out = out.to_str().unwrap();
-    let commands: [&[&str]; 9] = [
+    let words = dir.file("words");
+    std::fs::write(&words, "some words").unwrap();
+    let eval = ["eval", "--file", words.to_str().unwrap(), "--compare-model"];
+    let demo = moeflux_demo::unpack(dir.path()).unwrap();
+    let compared = [&eval[..], &[demo.to_str().unwrap(), "--compare-base", pipe]].concat();
+    let commands: [&[&str]; 11] = [
+        &compared,
+        &[&eval[..], &[pipe]].concat(),
         &["generate", "hi", "--model", pipe],
         &["verify", pipe],
         &["pack", pipe, out],
