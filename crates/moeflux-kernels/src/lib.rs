@@ -29,8 +29,10 @@
 //!   group from its first visible position. An output element is multiplied by the block's factor,
 //!   then takes positions in ascending order: `out = fma(weight, value, out)`. Values stored as f16
 //!   are widened exactly.
-//! * **Attention over 8-bit codes**: see `cached.rs` for the codes. A score is the product of the
-//!   query, rounded to int8, with the codes as a matrix: see `int8/mod.rs`. An output element takes
+//! * **Attention over 8-bit codes**: see `cached.rs` for the codes. Keys that are not also values
+//!   are padded to whole groups and spread before they are rounded, and so are the queries for them
+//!   (`spread.rs`). A score is the product of the query, rounded to int8, with the codes as a
+//!   matrix: see `int8/mod.rs`. An output element takes
 //!   `out = fma(weight * scale, code, out)`, and after the block's last position the sum of
 //!   `weight * bias` over its positions, as one group.
 //! * **A sum of squares** has four sums of 16 lanes, which take chunks of 16 values in turn. They
@@ -63,6 +65,7 @@
 //! prefetch     memory that is fetched during other computation
 //! attention/   scores and softmax of a block of positions; weighted: sums of its values
 //! delta        the gated delta rule
+//! spread       the transform of keys before they are rounded to codes
 //! rowop        operations on one row: norms, rope, gates, convolution, sums of experts
 //! int8/        products with rounded activations
 //!   simd                     the trait IntSimd
@@ -88,6 +91,7 @@ mod cached;
 mod prefetch;
 mod attention;
 mod delta;
+mod spread;
 mod rowop;
 mod int8;
 mod table;
@@ -121,4 +125,5 @@ pub use matrix::format::{
     ScaleKind,
 };
 pub use rowop::{RopePairs, RowOp};
+pub use spread::Spread;
 pub use table::KernelTable;

@@ -1,4 +1,5 @@
-//! In-place operations on one row of values: gates, norms, rope, convolution, sums of experts.
+//! In-place operations on one row of values: gates, norms, rope, convolution, sums of experts, and
+//! the spreading of keys.
 //!
 //! **Invariant:** sums have the order stated in the crate's documentation; everything else is value
 //! by value. This module knows nothing of heads or of the location of rows.
@@ -6,6 +7,7 @@
 use crate::lanes::gates;
 use crate::lanes::vector::StridedRows;
 use crate::lanes::{LANES, Lanes, Simd, padded};
+use crate::spread::Spread;
 
 /// An operation over one row, in place: see [`crate::KernelTable::apply`].
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +91,10 @@ pub enum RowOp<'a> {
         /// Blocks; the last may extend beyond the values.
         blocks: StridedRows<'a>,
     },
+    /// For every block of values, as many times as 2 divides its length:
+    /// `(x[2 i], x[2 i + 1]) = (x[i] + x[i + block / 2], x[i] - x[i + block / 2])`; then
+    /// `x *= factor`.
+    Spread(Spread),
 }
 
 /// Placement of the two values that are rotated together.
@@ -119,6 +125,7 @@ impl RowOp<'_> {
                 assert_eq!(kept.n_rows + new.n_rows, taps.n_rows, "a tap per input");
                 assert!([kept, new, taps].iter().all(|rows| rows.row_len == n), "channels");
             }
+            Self::Spread(spread) => spread.check(n),
             Self::AddBlocks { blocks, .. } => {
                 assert_eq!(blocks.row_len, LANES, "values of a block");
                 assert_eq!(blocks.n_rows, n.div_ceil(LANES), "blocks of a row");
@@ -153,6 +160,7 @@ pub(crate) fn apply<S: Simd>(simd: S, op: &RowOp<'_>, values: &mut [f32]) {
         RowOp::Combine { sum, weights, partials, shared } => {
             combine(simd, sum, (weights, &partials), shared, values);
         }
+        RowOp::Spread(spread) => spread.apply(values),
         RowOp::AddBlocks { weight, blocks } => add_blocks(simd, weight, &blocks, values),
     }
 }

@@ -176,7 +176,7 @@ impl KvTable {
         Matrix::new(layout, codes, scales, biases)
     }
 
-    /// Stores one head of one position.
+    /// Stores one head of one position. Codes may have values beyond the head, up to whole groups.
     pub(crate) fn put(&mut self, head_idx: usize, position: usize, values: &[f32]) {
         let row = position..position + 1;
         let ranges = [0, 1, 2].map(|part_idx| self.byte_range(part_idx, head_idx, &row));

@@ -32,7 +32,8 @@ pub enum Arithmetic {
     F16Staged,
     /// Activations as int8, quantised per weight group; keys and values as f16.
     Int8,
-    /// As `Int8`, with keys and values quantised to 8 bits and queries as int8.
+    /// As `Int8`, with keys and values quantised to 8 bits and queries as int8. Keys and queries
+    /// are spread first: see [`moeflux_kernels::Spread`].
     Int8Kv8,
 }
 

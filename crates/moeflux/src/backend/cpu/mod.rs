@@ -40,8 +40,13 @@ use crate::ids::{BufferId, ExpertIdx, StateId, VectorId};
 use crate::ops::{Batch, Heads, Op, Plan, Purpose, Routes, RowSet, StateSpec, Workspace};
 use crate::weights::Weights;
 
-/// See [`DeviceNames::bits_version`].
-const BITS_VERSION: u32 = 1;
+/// See [`DeviceNames::bits_version`]. The first version of 8-bit keys did not spread them.
+const fn bits_version(arithmetic: Arithmetic) -> u32 {
+    match arithmetic {
+        Arithmetic::F32 | Arithmetic::F16Staged | Arithmetic::Int8 => 1,
+        Arithmetic::Int8Kv8 => 2,
+    }
+}
 
 /// Upper bound on threads. A larger number is a mistake: no machine has that many cores.
 const N_THREADS_MAX: usize = 4096;
@@ -300,7 +305,8 @@ impl PlanExecutor {
 impl Backend for CpuBackend {
     fn names(&self) -> DeviceNames {
         let Common { arithmetic, table, .. } = self.executor.common;
-        DeviceNames { backend: "cpu", arithmetic, isa: table.name(), bits_version: BITS_VERSION }
+        let bits_version = bits_version(arithmetic);
+        DeviceNames { backend: "cpu", arithmetic, isa: table.name(), bits_version }
     }
 
     fn n_rows_max(&self) -> usize {

@@ -113,7 +113,7 @@ fn identity_fields(runtime: &Runtime) -> [IdentityField; 7] {
         field(&padded(names.arithmetic.name()), "it was computed in another arithmetic mode"),
         field(
             &names.bits_version.to_le_bytes(),
-            "it was computed by a version of moeflux whose results differ in the last bits",
+            "it was computed by a version of moeflux whose results differ",
         ),
         field(&runtime.model().fingerprint.to_le_bytes(), "it belongs to another model"),
         field(&geometry(&runtime.model().plan.state.layers), "its layer shapes differ"),

@@ -294,6 +294,27 @@ fn a_state_of_another_arithmetic_is_refused() {
     }
 }
 
+/// Codes of keys that were rounded without being spread would be read as those of other keys.
+#[test]
+fn codes_of_the_first_version_are_refused() {
+    let dir = GoldenCase::load("qwen3_next-bf16").dir;
+    for (arithmetic, name, version) in
+        [(Arithmetic::Int8, "int8\0\0\0\0", 1_u32), (Arithmetic::Int8Kv8, "int8-kv8", 2)]
+    {
+        let engine = open_as(&dir, arithmetic, 7);
+        let mut session = engine.session(64).unwrap();
+        session.feed_last(&[TokenId(1), TokenId(2)]).unwrap();
+        let mut saved = Vec::new();
+        session.save_state(&mut saved).unwrap();
+        let name_at = saved.windows(8).position(|it| it == name.as_bytes()).unwrap();
+        let (_, after) = saved.split_at_mut(name_at + 8);
+        assert_eq!(after[..4], version.to_le_bytes(), "{name}");
+        after[..4].copy_from_slice(&(3 - version).to_le_bytes());
+        let error = session.load_state(&mut &saved[..]).unwrap_err().to_string();
+        assert!(error.contains("whose results differ"), "{name}: {error}");
+    }
+}
+
 #[test]
 fn sessions_that_keep_codes_are_saved_and_cut() {
     for name in CASES {

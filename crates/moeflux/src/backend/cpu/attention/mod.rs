@@ -13,7 +13,7 @@ mod jobs;
 mod rounded;
 mod task;
 
-use moeflux_kernels::RowOp;
+use moeflux_kernels::{CodeShape, KernelTable, RowOp, Spread};
 
 use crate::backend::cpu::attention::jobs::AttentionJobs;
 use crate::backend::cpu::attention::task::AttentionTask;
@@ -34,6 +34,8 @@ pub(super) struct AttentionScratch {
     jobs: AttentionJobs,
     /// Results of all jobs, placed by [`jobs::AttentionJob::offset`].
     results: Vec<f32>,
+    /// A key to be rounded.
+    spread: Vec<f32>,
 }
 
 /// What both forms of attention have in common: their tables, views and factors.
@@ -80,6 +82,12 @@ impl<'a> AttentionForm<'a> {
         self.out.n_heads / self.entries[0].n_heads
     }
 
+    /// Returns whether the vectors of a table are spread before they are rounded to codes: those
+    /// of keys, but not latents, whose weighted sum is an output.
+    fn is_spread(&self, table_idx: usize) -> bool {
+        table_idx != self.values
+    }
+
     /// Returns the first position that a row sees.
     fn first_seen(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))
@@ -94,27 +102,48 @@ pub(super) fn segment_of<'a>(batch: &Batch<'a>, row_idx: usize) -> &'a Segment {
 
 /// Copies the rows' new entries to their sessions' caches.
 fn append(
-    states: &mut HostStates,
+    (states, scratch): (&mut HostStates, &mut Vec<f32>),
     form: &AttentionForm<'_>,
     batch: &Batch<'_>,
     inputs: &Inputs<'_>,
+    kernels: &KernelTable,
 ) {
     for segment in batch.segments {
         let memory = states.layer_mut(segment.state, form.layer);
         let HostLayerState::Positions { first, second } = memory else {
             unreachable!("attention keeps positions");
         };
-        for (table, heads) in [first, second].into_iter().zip(form.entries) {
+        for (i, table) in [first, second].into_iter().enumerate() {
+            let heads = form.entries[i];
             assert_eq!(table.shape(), (heads.n_heads, heads.head_dim), "heads of the cache");
+            let spread = table.code_shape().filter(|_| form.is_spread(i));
             for row_idx in segment.rows.clone() {
                 let position = batch.rows[row_idx].position.0;
                 for head_idx in 0..heads.n_heads {
                     let values = inputs.head(heads, row_idx, head_idx);
-                    table.put(head_idx, position, values);
+                    let stored = match spread {
+                        Some(shape) => spread_key(kernels, shape, values, scratch),
+                        None => values,
+                    };
+                    table.put(head_idx, position, stored);
                 }
             }
         }
     }
+}
+
+/// Returns a key to be rounded to codes.
+fn spread_key<'a>(
+    kernels: &KernelTable,
+    shape: CodeShape,
+    values: &[f32],
+    scratch: &'a mut Vec<f32>,
+) -> &'a [f32] {
+    scratch.clear();
+    scratch.extend_from_slice(values);
+    scratch.resize(shape.n_cols, 0.0);
+    kernels.apply(&RowOp::Spread(Spread::of_key(shape.n_cols)), scratch);
+    scratch
 }
 
 impl PlanExecutor {
@@ -144,10 +173,9 @@ impl PlanExecutor {
             written: form.out.buffer,
             snapshot: &self.scratch.snapshot,
         };
-        append(&mut self.states, form, batch, &inputs);
-
         let common = &self.common;
-        let AttentionScratch { jobs, results } = &mut self.scratch.attention;
+        let AttentionScratch { jobs, results, spread } = &mut self.scratch.attention;
+        append((&mut self.states, spread), form, batch, &inputs, common.table);
         jobs.cut(form, batch, common.split.n_threads);
         let results = grown(results, jobs.n_values(), 0.0);
         let task = AttentionTask { form, batch, inputs, states: &self.states, table: common.table };

@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use moeflux_kernels::{
-    BLOCK_POSITIONS, CachedRows, CachedValues, KernelTable, ScoreInputs, ScorePart, SoftmaxState,
-    SoftmaxUpdate, StridedRows, WeightedRows,
+    BLOCK_POSITIONS, CachedRows, CachedValues, KernelTable, RowOp, ScoreInputs, ScorePart,
+    SoftmaxState, SoftmaxUpdate, Spread, StridedRows, WeightedRows,
 };
 
 use crate::backend::cpu::attention::jobs::{AttentionJob, split_results};
@@ -91,7 +91,7 @@ impl AttentionTask<'_> {
         }
     }
 
-    /// Copies a job's queries side by side and rounds those for quantised keys.
+    /// Copies a job's queries side by side, and spreads and rounds those for quantised keys.
     fn pack_queries<'a>(
         &self,
         job: &AttentionJob,
@@ -104,8 +104,11 @@ impl AttentionTask<'_> {
             let shape = tables[i].code_shape();
             let row_len = shape.map_or(heads.head_dim, |shape| shape.n_cols);
             let values = grown(&mut queries[i], job.n_queries() * row_len, 0.0);
-            self.pack(job, heads, (values, row_len));
+            self.pack(job, heads, (&mut *values, row_len));
             if let Some(shape) = shape {
+                if self.form.is_spread(i) {
+                    self.table.apply(&RowOp::Spread(Spread::of_query(shape.n_cols)), values);
+                }
                 *rounded = Some(RoundedQueries::new(self.table, shape, values, scratch));
             }
         }
