@@ -1,8 +1,9 @@
 // The models that the server can run: asks for them, begins tasks, and follows the running one.
 //
 // Invariant: the server is asked again and again only while a task runs or somebody looks at the
-// list. Tabs of one browser tell each other when a task begins; others see it when they come to the
-// front. A task is followed to its end in a hidden tab too, because a load may have to follow it.
+// list, and until it has answered once. Tabs of one browser tell each other when a task begins;
+// others see it when they come to the front. A task is followed to its end in a hidden tab too,
+// because a load may have to follow it.
 
 import { keepLoadAfter, loadAfter } from "./kept.js";
 import { isRunning, lost } from "./tasks.js";
@@ -26,6 +27,8 @@ export class ModelManager {
   #timer = 0;
   #isWatched = false;
   #isObserved = false;
+  /** Whether the server was not there when it was asked for the first time. */
+  #isAwaited = false;
   #nAsked = 0;
   #own = new Set();
   #seen = null;
@@ -145,6 +148,7 @@ export class ModelManager {
       const task = await this.#server.task();
       if (asked !== this.#nAsked) return;
       this.isThere = true;
+      this.#isAwaited = false;
       this.#take(task);
       // The server is there again, perhaps another one.
       if (this.trouble && this.#isWatched) this.refresh();
@@ -152,6 +156,7 @@ export class ModelManager {
       if (asked !== this.#nAsked) return;
       if (error.kind === "missing") this.isThere = false;
       else pause = RETRY_MS;
+      this.#isAwaited = error.kind === "offline" && !this.#isObserved;
       this.trouble = error.message;
       this.#onChange();
     }
@@ -163,7 +168,7 @@ export class ModelManager {
     clearTimeout(this.#timer);
     this.#nAsked += 1;
     const isFollowed = isRunning(this.task);
-    if (!isFollowed && !this.#isWatched) return;
+    if (!isFollowed && !this.#isWatched && !this.#isAwaited) return;
     const usual = isFollowed && !document.hidden ? RUNNING_MS : IDLE_MS;
     this.#timer = setTimeout(() => this.#poll(), pause ?? usual);
   }

@@ -196,7 +196,11 @@ export class Person {
   }
 
   async #untilEnd(act) {
-    const before = await this.page.evaluate(() => window.nEnded);
+    // What ended before this is announced 50 ms later.
+    const before = await this.page.evaluate(async () => {
+      await new Promise((resolve) => setTimeout(resolve, 60));
+      return window.nEnded;
+    });
     await act();
     await eventually(() => this.page.evaluate(() => window.nEnded), (n) => n > before, "an end");
     await this.isDone();

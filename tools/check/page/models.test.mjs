@@ -7,6 +7,7 @@ const load = (name) => import(`${PAGE}/${name}.js`);
 const list = await load("model_list");
 const tasks = await load("tasks");
 const { size, sizes } = await load("words");
+const { ModelManager } = await load("model_manager");
 
 const PLAN = {
   fits: true, in_memory: 0.34, drive_bytes_per_token: [1.2e8, 4.5e8], bound: "drive",
@@ -155,4 +156,29 @@ test("the end of a task is said in words", () => {
   const lost = tasks.lost(TASK);
   assert.equal(lost.state, "failed");
   assert.match(lost.message, /resume/);
+});
+
+test("a server that was not there at first is asked until it answers", async (t) => {
+  const settled = () => new Promise((resolve) => setImmediate(resolve));
+  const { BroadcastChannel } = globalThis;
+  globalThis.BroadcastChannel = class extends EventTarget {};
+  t.after(() => { globalThis.BroadcastChannel = BroadcastChannel; });
+  t.mock.timers.enable({ apis: ["setTimeout"] });
+  let nAsked = 0;
+  const server = {
+    async task() {
+      nAsked += 1;
+      if (nAsked < 3) throw Object.assign(new Error("not there"), { kind: "offline" });
+      return null;
+    },
+  };
+  const manager = new ModelManager({ server, onChange() {}, onEnd() {} });
+  await manager.find();
+  for (const expected of [2, 3, 3]) {
+    assert.equal(manager.isThere, nAsked === 3);
+    t.mock.timers.tick(10_000);
+    await settled();
+    assert.equal(nAsked, expected);
+  }
+  assert.ok(manager.isThere);
 });
