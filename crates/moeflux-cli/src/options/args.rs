@@ -59,7 +59,7 @@ pub(crate) enum Checksums {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum KvBits {
     /// Half the memory for a context, and less to read for a long one. Less precise:
-    /// a mean KL divergence of 1.5e-3 instead of 7.3e-4 with real weights, see docs/accuracy.md
+    /// a mean KL divergence of 1.7e-3 instead of 7.5e-4 with real weights, see docs/accuracy.md
     #[value(name = "8")]
     Eight,
     /// Half precision
