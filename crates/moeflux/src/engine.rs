@@ -38,7 +38,7 @@ use crate::opening::{
     AgreedLimits, DescribedModel, combined_progress, describe, fingerprint, handshake,
 };
 use crate::ranks::{Hello, LeaderBackend, LinkStats, SharedLink};
-use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader};
+use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader, identity};
 use crate::spec::{MixerSpec, ModelSpec};
 use crate::weights::{self, ExpertLayout, Manifest, PageCaching, Progress, Weights};
 
@@ -279,6 +279,15 @@ impl Engine {
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.runtime.model().fingerprint
+    }
+
+    /// Returns bytes that name everything on which the state of sessions depends besides their
+    /// tokens: model, backend, arithmetic with its version, and the shapes of layers.
+    /// What [`Session::write_positions`] and [`Session::write_recurrent`] write fits any engine
+    /// with the same.
+    #[must_use]
+    pub fn state_identity(&self) -> Vec<u8> {
+        identity(&self.runtime)
     }
 
     /// Reads the header of a saved session, or of a part of one, and checks that it fits sessions

@@ -9,14 +9,18 @@ mod runtime;
 mod checkpoints;
 mod step;
 mod many_steps;
+mod sums;
+mod parts;
 mod snapshot;
 
 pub use checkpoints::N_CHECKPOINTS_DEFAULT;
+pub use parts::PartsLoad;
 pub use rows::N_ROWS_BESIDE;
 pub use rows::feed::{Feed, Wanted};
 pub use rows::output::{OutputOf, StepOutput};
 pub use runtime::Runtime;
 pub use runtime::loans::LongerSteps;
+pub(crate) use snapshot::identity;
 pub use snapshot::{Snapshot, SnapshotHeader};
 pub use step::{StepUnderWay, step};
 
@@ -129,10 +133,7 @@ impl Session {
     pub fn reserve(&mut self, n_tokens: usize) -> Result<()> {
         let begin = self.tokens.len();
         check_context(self, n_tokens)?;
-        let runtime = Arc::clone(&self.runtime);
-        retry_after_lending(&runtime, &mut *runtime.lock()?, &mut |device| {
-            device.backend.states_mut().reserve_positions(self.state, &(begin..begin + n_tokens))
-        })
+        self.reserve_for(&(begin..begin + n_tokens))
     }
 
     /// Returns the tokens of the session.

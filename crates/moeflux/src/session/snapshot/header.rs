@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::ops::LayerState;
 use crate::session::runtime::Runtime;
-use crate::session::snapshot::sums::{HashingReader, read_failed};
+use crate::session::sums::{HashingReader, read_failed};
 
 const MAGIC: &[u8; 8] = b"MFXSTATE";
 const VERSION: u32 = 3;
@@ -53,8 +53,7 @@ impl SnapshotHeader {
     }
 
     pub(super) fn write(&self, runtime: &Runtime, out: &mut dyn Write) -> io::Result<()> {
-        let mut bytes: Vec<u8> =
-            identity_fields(runtime).into_iter().flat_map(|field| field.bytes).collect();
+        let mut bytes = identity(runtime);
         bytes.extend_from_slice(&(self.first as u64).to_le_bytes());
         bytes.extend_from_slice(&(self.tokens.len() as u64).to_le_bytes());
         for token in &self.tokens {
@@ -94,6 +93,11 @@ impl SnapshotHeader {
         input.check_sum()?;
         Ok(Self { first, tokens })
     }
+}
+
+/// Returns the bytes that are equal for engines whose sessions can exchange what they keep.
+pub(crate) fn identity(runtime: &Runtime) -> Vec<u8> {
+    identity_fields(runtime).into_iter().flat_map(|field| field.bytes).collect()
 }
 
 /// Bytes that must be equal, and the error text if they are not.

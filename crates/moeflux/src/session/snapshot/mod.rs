@@ -13,7 +13,6 @@
 //! and no size is trusted that does not follow from the model. A failed load leaves the session as
 //! it was: positions past its end are not used until the last byte has been verified.
 
-mod sums;
 mod header;
 
 use std::io::{Read, Write};
@@ -21,17 +20,15 @@ use std::ops::{Bound, Range, RangeBounds};
 use std::sync::Arc;
 
 pub use header::SnapshotHeader;
+pub(crate) use header::identity;
 
-use crate::backend::StatePart;
-use crate::backend::kv::PAGE_POSITIONS;
 use crate::backend::session_budget::Booking;
 use crate::error::{Error, Result};
-use crate::ids::LayerIdx;
-use crate::ops::{LayerState, StateSpec};
 use crate::session::Session;
+use crate::session::parts::pages;
 use crate::session::runtime::Runtime;
 use crate::session::runtime::loans::retry_after_lending;
-use crate::session::snapshot::sums::{HashingReader, HashingWriter, read_failed, write_failed};
+use crate::session::sums::{HashingReader, HashingWriter, read_failed, write_failed};
 
 /// Positions of a session, and the recurrent state after the last of them, in host memory.
 #[derive(Debug)]
@@ -134,26 +131,13 @@ impl Session {
         let runtime = Arc::clone(&self.runtime);
         self.apply_reset(&mut *runtime.lock()?);
         header.write(&runtime, out).map_err(write_failed)?;
-        let spec = &runtime.model().plan.state;
         for page in pages(&positions) {
             let mut out = HashingWriter::new(&mut *out);
-            for part in parts_of_positions(spec, &page) {
-                let bytes = self.read_part(part)?;
-                out.write_all(&bytes).map_err(write_failed)?;
-            }
+            self.write_page(&page, &mut out)?;
             out.write_sum().map_err(write_failed)?;
         }
         let mut out = HashingWriter::new(out);
-        if positions.end == self.tokens.len() {
-            for layer in recurrent_layers(spec) {
-                let bytes = self.read_part(StatePart::Recurrent { layer })?;
-                out.write_all(&bytes).map_err(write_failed)?;
-            }
-        } else {
-            for bytes in self.checkpoints.layers_at(positions.end) {
-                out.write_all(bytes).map_err(write_failed)?;
-            }
-        }
+        self.write_recurrent(positions.end, &mut out)?;
         out.write_sum().map_err(write_failed)
     }
 
@@ -186,44 +170,16 @@ impl Session {
             )));
         }
         self.apply_reset(&mut *runtime.lock()?);
-        retry_after_lending(&runtime, &mut *runtime.lock()?, &mut |device| {
-            device.backend.states_mut().reserve_positions(self.state, &positions)
-        })?;
-        let spec = &runtime.model().plan.state;
+        self.reserve_for(&positions)?;
         for page in pages(&positions) {
-            self.load_parts(&mut parts_of_positions(spec, &page), input)?;
+            let mut input = HashingReader::new(input);
+            self.load_page(&page, &mut input)?;
+            input.check_sum()?;
         }
-        let mut recurrent = recurrent_layers(spec).map(|layer| StatePart::Recurrent { layer });
-        self.load_parts(&mut recurrent, input)?;
-        runtime.lock()?.backend.states_mut().commit_state(self.state);
-        self.tokens.extend_from_slice(header.tokens());
-        Ok(())
-    }
-
-    /// Reads some parts and verifies their checksum. The session does not use the written parts
-    /// before that succeeds.
-    fn load_parts(
-        &self,
-        parts: &mut dyn Iterator<Item = StatePart>,
-        input: &mut dyn Read,
-    ) -> Result<()> {
         let mut input = HashingReader::new(input);
-        for part in parts {
-            let n_bytes = self.runtime.lock()?.backend.states().state_part_bytes(self.state, part);
-            let mut bytes = vec![0; n_bytes];
-            input.read_exact(&mut bytes).map_err(read_failed)?;
-            // The device is free for others while bytes are read.
-            self.runtime.lock()?.backend.states_mut().write_state(self.state, part, &bytes)?;
-        }
-        input.check_sum()
-    }
-
-    fn read_part(&self, part: StatePart) -> Result<Vec<u8>> {
-        // The device is free for others while the bytes are written.
-        let mut device = self.runtime.lock()?;
-        let mut bytes = vec![0; device.backend.states().state_part_bytes(self.state, part)];
-        device.backend.states_mut().read_state(self.state, part, &mut bytes)?;
-        Ok(bytes)
+        self.load_recurrent(&mut input)?;
+        input.check_sum()?;
+        self.commit_loaded(header.tokens())
     }
 
     /// Resolves a range to positions. Callers check that they exist.
@@ -242,16 +198,9 @@ impl Session {
     }
 
     fn header_of(&self, positions: &Range<usize>) -> Result<SnapshotHeader> {
+        self.check_positions(positions)?;
+        self.check_recurrent(positions.end)?;
         let Range { start, end } = *positions;
-        let n_tokens = self.tokens.len();
-        if start > end || end > n_tokens {
-            return Err(Error::Input(format!(
-                "cannot save positions {start} to {end} of a session of {n_tokens} tokens"
-            )));
-        }
-        if end < n_tokens && self.is_recurrent() && !self.checkpoints.has(end) {
-            return Err(Error::NoCheckpoint { wanted: end, available: self.checkpoints() });
-        }
         Ok(SnapshotHeader::new(start, self.tokens[start..end].to_vec()))
     }
 }
@@ -260,27 +209,4 @@ fn book(runtime: &Runtime, n_bytes: usize) -> Result<Booking> {
     retry_after_lending(runtime, &mut *runtime.lock()?, &mut |_| {
         runtime.copies().book(n_bytes as u64, &|| "a snapshot of a session".to_owned())
     })
-}
-
-fn pages(positions: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
-    let end = positions.end;
-    positions
-        .clone()
-        .step_by(PAGE_POSITIONS)
-        .map(move |first| first..end.min(first + PAGE_POSITIONS))
-}
-
-fn parts_of_positions<'a>(
-    spec: &'a StateSpec,
-    page: &Range<usize>,
-) -> impl Iterator<Item = StatePart> + use<'a> {
-    let (first, n) = (page.start, page.len());
-    let is_kept = |(_, layer): &(usize, &LayerState)| !layer.is_recurrent();
-    let kept = spec.layers.iter().enumerate().filter(is_kept);
-    kept.map(move |(layer_idx, _)| StatePart::Positions { layer: LayerIdx(layer_idx), first, n })
-}
-
-fn recurrent_layers(spec: &StateSpec) -> impl Iterator<Item = LayerIdx> {
-    let layers = spec.layers.iter().enumerate().filter(|(_, layer)| layer.is_recurrent());
-    layers.map(|(layer_idx, _)| LayerIdx(layer_idx))
 }

@@ -1,6 +1,7 @@
 //! Results of models: compared with other implementations, between backends and spellings, and as
 //! the text of plans.
 
+mod bits;
 mod golden;
 mod ops;
 mod overflow;

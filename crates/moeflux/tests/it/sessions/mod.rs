@@ -1,6 +1,7 @@
 //! Sessions on the CPU backend, bit for bit: shared steps, rewinding, saved states, refusals.
 
 mod failures;
+mod parts;
 mod scripts;
 mod steps;
 

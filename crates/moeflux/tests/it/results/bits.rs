@@ -1,0 +1,57 @@
+//! The bits of the CPU's results, recorded beside the version that saved states carry.
+
+use std::hash::Hasher as _;
+
+use moeflux::provider::backend::Arithmetic;
+use moeflux::provider::ids::TokenId;
+use moeflux_testing::cases::{GoldenCase, feed_all};
+use twox_hash::XxHash3_64;
+
+use crate::support::open_as;
+
+/// Models with the operations that others are made of: experts of all kinds of routers, gated
+/// DeltaNet, latents, windows and sinks, and blocks with scales of their own.
+const CASES: [&str; 8] = [
+    "qwen3_next-bf16",
+    "qwen3_moe-bf16",
+    "deepseek_v3-bf16",
+    "glm4_moe-bf16",
+    "gguf-gpt-oss",
+    "gguf-qwen3moe-k",
+    "mlx-qwen3_5_moe-q4-g64-bf16",
+    "llama-bf16",
+];
+
+/// Arithmetics with the version of their results and a hash of them. If a hash changes, a state
+/// that an earlier version saved no longer continues with the bits of a session that was never
+/// saved: increment `bits_version` in `backend/cpu/mod.rs`, then record both here.
+const RECORDED: [(Arithmetic, u32, u64); 3] = [
+    (Arithmetic::F32, 1, 0xf25a_e9ed_aaaa_e76a),
+    (Arithmetic::Int8, 1, 0xea0e_b777_72d6_c793),
+    (Arithmetic::Int8Kv8, 2, 0x4d4e_be6b_bab4_891e),
+];
+
+#[test]
+fn results_have_the_bits_of_their_version() {
+    for (arithmetic, version, recorded) in RECORDED {
+        let mut hash = XxHash3_64::new();
+        let mut versions = Vec::new();
+        for name in CASES {
+            let case = GoldenCase::load(name);
+            let engine = open_as(&case.dir, arithmetic, 32);
+            versions.push(engine.device_names().bits_version);
+            let tokens: &[TokenId] = &case.tokens[..case.tokens.len().min(40)];
+            let rows = feed_all(&mut engine.session(64).unwrap(), tokens);
+            for value in rows.into_iter().flatten() {
+                hash.write(&value.to_bits().to_le_bytes());
+            }
+        }
+        let hash = hash.finish();
+        assert!(
+            hash == recorded && versions.iter().all(|it| *it == version),
+            "the bits of {} are {hash:#018x} with versions {versions:?}, but {recorded:#018x} with \
+             version {version} is recorded: see `RECORDED`",
+            arithmetic.name()
+        );
+    }
+}
