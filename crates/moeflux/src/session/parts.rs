@@ -19,13 +19,12 @@ use crate::session::Session;
 use crate::session::runtime::loans::retry_after_lending;
 use crate::session::sums::{read_failed, write_failed};
 
-/// Tokens that a session is to continue with, whose parts are loaded instead of computed. Dropping
-/// it leaves the session as it was.
+/// A session, and tokens that it is to continue with, whose parts are loaded instead of computed.
 #[derive(Debug)]
 #[must_use = "the session has the tokens after `finish`"]
-pub struct PartsLoad<'s> {
-    session: &'s mut Session,
-    tokens: &'s [TokenId],
+pub struct PartsLoad {
+    session: Session,
+    tokens: Vec<TokenId>,
     n_loaded: usize,
     has_recurrent: bool,
 }
@@ -67,12 +66,22 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] if they do not fit the context; [`Error::NoRoom`] if memory is short.
-    pub fn load_parts<'s>(&'s mut self, tokens: &'s [TokenId]) -> Result<PartsLoad<'s>> {
+    /// The session, with [`Error::Input`] if they do not fit its context, or [`Error::NoRoom`] if
+    /// memory is short.
+    pub fn load_parts(
+        mut self,
+        tokens: Vec<TokenId>,
+    ) -> std::result::Result<PartsLoad, (Self, Error)> {
+        match self.prepare_load(tokens.len()) {
+            Ok(()) => Ok(PartsLoad { session: self, tokens, n_loaded: 0, has_recurrent: false }),
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    fn prepare_load(&mut self, n_tokens: usize) -> Result<()> {
         let runtime = Arc::clone(&self.runtime);
         self.apply_reset(&mut *runtime.lock()?);
-        self.reserve(tokens.len())?;
-        Ok(PartsLoad { session: self, tokens, n_loaded: 0, has_recurrent: false })
+        self.reserve(n_tokens)
     }
 
     pub(super) fn check_positions(&self, positions: &Range<usize>) -> Result<()> {
@@ -145,7 +154,7 @@ impl Session {
     }
 }
 
-impl PartsLoad<'_> {
+impl PartsLoad {
     /// Reads what layers keep of the next `n` positions.
     ///
     /// # Errors
@@ -174,20 +183,39 @@ impl PartsLoad<'_> {
         Ok(())
     }
 
-    /// Gives the session its tokens.
+    /// Returns the number of positions that were loaded.
+    #[must_use]
+    pub fn n_loaded(&self) -> usize {
+        self.n_loaded
+    }
+
+    /// Returns the session with its new tokens.
     ///
     /// # Errors
     ///
-    /// [`Error::Input`] if parts are missing; errors of the device.
-    pub fn finish(self) -> Result<()> {
-        let (n_loaded, n_tokens) = (self.n_loaded, self.tokens.len());
-        if n_loaded < n_tokens {
-            return Err(Error::Input(format!("{n_loaded} of {n_tokens} positions were loaded")));
-        }
-        if self.session.is_recurrent() && !self.has_recurrent && n_tokens > 0 {
-            return Err(Error::Input("the state of recurrent layers was not loaded".to_owned()));
-        }
-        self.session.commit_loaded(self.tokens)
+    /// The session as it was, with [`Error::Input`] if parts are missing, or an error of the
+    /// device.
+    pub fn finish(self) -> std::result::Result<Session, (Session, Error)> {
+        let Self { mut session, tokens, n_loaded, has_recurrent } = self;
+        let n_tokens = tokens.len();
+        let is_stateless = session.is_recurrent() && !has_recurrent && n_tokens > 0;
+        let problem = if n_loaded < n_tokens {
+            format!("{n_loaded} of {n_tokens} positions were loaded")
+        } else if is_stateless {
+            "the state of recurrent layers was not loaded".to_owned()
+        } else {
+            return match session.commit_loaded(&tokens) {
+                Ok(()) => Ok(session),
+                Err(error) => Err((session, error)),
+            };
+        };
+        Err((session, Error::Input(problem)))
+    }
+
+    /// Returns the session as it was.
+    #[must_use]
+    pub fn give_up(self) -> Session {
+        self.session
     }
 }
 

@@ -30,13 +30,14 @@ impl SavedParts {
         Self { segments, recurrent }
     }
 
-    fn load(&self, session: &mut Session, tokens: &[TokenId]) -> Result<(), Error> {
-        let mut load = session.load_parts(tokens)?;
+    fn load(&self, session: Session, tokens: &[TokenId]) -> Session {
+        let mut load = session.load_parts(tokens.to_vec()).unwrap();
         for (n, bytes) in &self.segments {
-            load.positions(*n, &mut &bytes[..])?;
+            load.positions(*n, &mut &bytes[..]).unwrap();
         }
-        load.recurrent(&mut &self.recurrent[..])?;
-        load.finish()
+        load.recurrent(&mut &self.recurrent[..]).unwrap();
+        assert_eq!(load.n_loaded(), tokens.len());
+        load.finish().unwrap()
     }
 }
 
@@ -61,20 +62,19 @@ fn a_session_of_loaded_parts_goes_on_as_the_saved_one() {
         let rest = SavedParts::of(&mut session, &[17, 30]);
         let expected = feed_all(&mut session, &tokens[30..]);
 
-        let mut loaded = engine.session(64).unwrap();
-        at_end.load(&mut loaded, &tokens[..30]).unwrap();
+        let mut loaded = at_end.load(engine.session(64).unwrap(), &tokens[..30]);
         assert_eq!(loaded.tokens(), &tokens[..30], "{name}");
         assert!(feed_all(&mut loaded, &tokens[30..]) == expected, "{name}");
 
         // Read up to the checkpoint, and the other half loaded.
         let mut mixed = engine.session(64).unwrap();
         mixed.feed_last(&tokens[..17]).unwrap();
-        rest.load(&mut mixed, &tokens[17..30]).unwrap();
+        let mut mixed = rest.load(mixed, &tokens[17..30]);
         assert!(feed_all(&mut mixed, &tokens[30..]) == expected, "{name}");
 
         // Loaded up to the checkpoint, and the other half read.
         loaded.clear();
-        at_checkpoint.load(&mut loaded, &tokens[..17]).unwrap();
+        let mut loaded = at_checkpoint.load(loaded, &tokens[..17]);
         loaded.feed_last(&tokens[17..30]).unwrap();
         assert!(feed_all(&mut loaded, &tokens[30..]) == expected, "{name}");
     }
@@ -90,23 +90,23 @@ fn a_load_that_fails_or_stops_leaves_the_session_as_it_was() {
         session.feed_last(&tokens[..12]).unwrap();
 
         // Stopped after each part.
-        let mut load = session.load_parts(&tokens[12..30]).unwrap();
+        let rest = || tokens[12..30].to_vec();
+        let mut load = session.load_parts(rest()).unwrap();
         let error = load.positions(19, &mut &[][..]).unwrap_err();
         assert!(matches!(error, Error::Input(_)), "{name}: {error}");
         load.positions(8, &mut &saved.segments[0].1[..]).unwrap();
-        drop(load);
-        let mut load = session.load_parts(&tokens[12..30]).unwrap();
+        let mut load = load.give_up().load_parts(rest()).unwrap();
         load.positions(8, &mut &saved.segments[0].1[..]).unwrap();
         let short = &saved.segments[1].1[..saved.segments[1].1.len() - 1];
         let error = load.positions(10, &mut &short[..]).unwrap_err();
         assert!(matches!(error, Error::SavedState(_)), "{name}: {error}");
-        let error = load.finish().unwrap_err();
+        let (session, error) = load.finish().unwrap_err();
         assert!(matches!(error, Error::Input(_)), "{name}: {error}");
-        let mut load = session.load_parts(&tokens[12..30]).unwrap();
+        let mut load = session.load_parts(rest()).unwrap();
         load.positions(8, &mut &saved.segments[0].1[..]).unwrap();
         load.positions(10, &mut &saved.segments[1].1[..]).unwrap();
         load.recurrent(&mut &saved.recurrent[..]).unwrap();
-        drop(load);
+        let mut session = load.give_up();
         assert_eq!(session.tokens(), &tokens[..12], "{name}");
 
         let mut fresh = engine.session(64).unwrap();
@@ -127,15 +127,15 @@ fn parts_that_a_session_lacks_are_refused() {
     let error = session.write_recurrent(19, &mut out).unwrap_err();
     assert!(matches!(error, Error::NoCheckpoint { wanted: 19, .. }), "{error}");
     assert!(out.is_empty());
-    assert!(matches!(session.load_parts(&tokens[..21]).unwrap_err(), Error::Input(_)));
+    let (mut session, error) = session.load_parts(tokens[..21].to_vec()).unwrap_err();
+    assert!(matches!(error, Error::Input(_)), "{error}");
 
     // Without the state of its recurrent layers a session cannot go on.
     session.write_positions(0..20, &mut out).unwrap();
-    let mut other = engine.session(40).unwrap();
-    let mut load = other.load_parts(&tokens[..20]).unwrap();
+    let mut load = engine.session(40).unwrap().load_parts(tokens[..20].to_vec()).unwrap();
     load.positions(20, &mut &out[..]).unwrap();
-    let error = load.finish().unwrap_err().to_string();
-    assert!(error.contains("recurrent"), "{error}");
+    let (other, error) = load.finish().unwrap_err();
+    assert!(error.to_string().contains("recurrent"), "{error}");
     assert!(other.tokens().is_empty());
 }
 
