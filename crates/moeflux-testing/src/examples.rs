@@ -3,11 +3,16 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Runs an example and returns its output. `cargo test` builds examples beside the test that calls.
-pub fn printed(name: &str) -> String {
+/// The program of an example. `cargo test` builds examples beside the test that calls.
+pub fn program(name: &str) -> PathBuf {
     let tests = std::env::current_exe().unwrap();
     let profile: PathBuf = tests.ancestors().nth(2).unwrap().to_owned();
-    let example = profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
+    profile.join("examples").join(format!("{name}{}", std::env::consts::EXE_SUFFIX))
+}
+
+/// Runs an example and returns its output.
+pub fn printed(name: &str) -> String {
+    let example = program(name);
     let output = Command::new(&example).output();
     let output = output.unwrap_or_else(|error| {
         let example = example.display();

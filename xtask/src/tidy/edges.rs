@@ -9,7 +9,7 @@ use crate::tidy::tree::{SourceFile, Tree};
 /// Every crate may use it in its tests, and none elsewhere.
 const TESTING: &str = "moeflux-testing";
 
-const ALLOWED: [(&str, &[&str]); 18] = [
+const ALLOWED: [(&str, &[&str]); 19] = [
     ("moeflux-io", &[]),
     // Only for its benchmark, which reads memory with the layout of weights.
     ("moeflux-kernels", &["moeflux-io"]),
@@ -38,6 +38,7 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("moeflux-gpu", &["moeflux", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-hub", &["moeflux-io"]),
     ("moeflux-mpi", &["moeflux"]),
+    ("moeflux-prefix", &["moeflux-io"]),
     // The demo model is for its tests.
     ("moeflux-schedule", &["moeflux", "moeflux-demo"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule", "moeflux-wire"]),

@@ -8,7 +8,7 @@ use crate::tidy::lex;
 use crate::tidy::tree::{SourceFile, Tree};
 
 /// Crates that are not programs.
-const LIBRARIES: [&str; 12] = [
+const LIBRARIES: [&str; 13] = [
     "crates/moeflux/src/",
     "crates/moeflux-chat/src/",
     "crates/moeflux-demo/src/",
@@ -17,6 +17,7 @@ const LIBRARIES: [&str; 12] = [
     "crates/moeflux-io/src/",
     "crates/moeflux-kernels/src/",
     "crates/moeflux-mpi/src/",
+    "crates/moeflux-prefix/src/",
     "crates/moeflux-schedule/src/",
     "crates/moeflux-server/src/",
     "crates/moeflux-threads/src/",

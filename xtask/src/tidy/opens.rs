@@ -9,7 +9,7 @@ use crate::tidy::tree::{SourceFile, Tree};
 const OPENS: [&str; 3] = ["File::open(", "fs::read(", "fs::read_to_string("];
 
 /// Files that open fixed paths or directories, or that cannot use `moeflux-io`.
-const HOMES: [&str; 11] = [
+const HOMES: [&str; 12] = [
     "crates/moeflux-cli/src/commands/doctor/system.rs",
     "crates/moeflux-cli/src/system/machine.rs",
     "crates/moeflux-cli/src/system/volume.rs",
@@ -19,6 +19,8 @@ const HOMES: [&str; 11] = [
     "crates/moeflux-io/src/system/linux.rs",
     "crates/moeflux-io/src/system/mounts.rs",
     "crates/moeflux-mpi/src/beside.rs",
+    // Opens directories, to sync them.
+    "crates/moeflux-prefix/src/files/real.rs",
     "crates/moeflux-server/src/process.rs",
     "crates/moeflux-threads/src/cores/linux.rs",
     // Opens directories, to sync and to lock them.

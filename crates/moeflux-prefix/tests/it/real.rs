@@ -1,0 +1,342 @@
+//! Real files: permissions, locks between processes, long payloads, and writers that are killed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux_prefix::{
+    FoundPrefix, Miss, NewObject, ObjectId, ObjectKind, OwnerId, PrefixFolder, PrefixNamespace,
+    PruneRule, StateNeed, Store, StoreLimits, StoreRole, WriteRefusal,
+};
+use moeflux_testing::examples;
+use moeflux_testing::random::{Rng, seeds};
+use moeflux_testing::temp_dir::TempDir;
+
+use crate::simulated::SimClock;
+
+const LIMITS: StoreLimits = StoreLimits { n_bytes_max: 1 << 30, write_bytes_per_day: 1 << 40 };
+
+fn open(root: &Path, limits: StoreLimits) -> Store {
+    open_at(root, limits, &SimClock::default())
+}
+
+fn open_at(root: &Path, limits: StoreLimits, clock: &SimClock) -> Store {
+    let folder = PrefixFolder::new(root.join("cache"), Arc::new(clock.clone()));
+    Store::open(folder, limits).unwrap()
+}
+
+fn namespace() -> PrefixNamespace {
+    PrefixNamespace::new(b"test", OwnerId::ANONYMOUS)
+}
+
+fn segment(tokens: &[u32], first: usize, payload_bytes: usize) -> NewObject<'_> {
+    NewObject {
+        namespace: namespace(),
+        kind: ObjectKind::Segment,
+        tokens,
+        first,
+        payload_bytes: payload_bytes as u64,
+        saved_ms: 1_000,
+    }
+}
+
+fn put(store: &Store, object: &NewObject<'_>, payload: &[u8]) -> Result<ObjectId, WriteRefusal> {
+    let mut writer = store.begin(object)?;
+    writer.write_all(payload).unwrap();
+    writer.commit()
+}
+
+fn file_of(root: &Path, id: ObjectId) -> std::path::PathBuf {
+    let name = id.file_name();
+    root.join("cache/objects").join(&name[..2]).join(name)
+}
+
+fn read(store: &Store, id: ObjectId, tokens: &[u32]) -> Result<Vec<u8>, String> {
+    let mut bytes = Vec::new();
+    let mut reader = store.read(id, tokens).map_err(|miss| miss.to_string())?;
+    match reader.read_to_end(&mut bytes) {
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(error.downcast::<Miss>().unwrap().to_string()),
+    }
+}
+
+#[test]
+fn payloads_of_any_length_come_back() {
+    let root = TempDir::new();
+    let store = open(root.path(), LIMITS);
+    let tokens: Vec<u32> = (0..5_000).collect();
+    let mib = 1 << 20;
+    let mut first = 0;
+    let mut written = Vec::new();
+    for n_bytes in [0, 1, 4095, 4096, 4097, mib - 1, mib, mib + 1, 2 * mib + 12_345] {
+        let payload = Rng::new(n_bytes as u64).bytes(n_bytes);
+        let end = first + 500;
+        let id = put(&store, &segment(&tokens[..end], first, n_bytes), &payload).unwrap();
+        written.push((id, payload));
+        first = end;
+    }
+    for store in [store.clone(), open(root.path(), LIMITS)] {
+        let found = store.find(namespace(), &tokens, StateNeed::NoState);
+        let segments = written.iter().map(|it| it.0).collect();
+        assert_eq!(found, FoundPrefix { n_tokens: 4_500, segments, state: None });
+        for (id, payload) in &written {
+            assert!(read(&store, *id, &tokens).unwrap() == *payload);
+        }
+    }
+    assert_eq!(store.verify().n_sound, written.len());
+}
+
+#[test]
+fn a_changed_byte_of_any_part_is_a_miss_and_the_file_is_set_aside() {
+    let root = TempDir::new();
+    let store = open(root.path(), LIMITS);
+    let tokens = [1, 2, 3];
+    let n_bytes = (1 << 20) + 10;
+    let payload = vec![5; n_bytes];
+    let n_file_bytes = 4096 + n_bytes + 16;
+    let places =
+        [0, 130, 136, 150, 4095, 4096, 4096 + (1 << 20), n_file_bytes - 9, n_file_bytes - 1];
+    for (nth, place) in places.into_iter().enumerate() {
+        let id = put(&store, &segment(&tokens, 0, n_bytes), &payload).unwrap();
+        let path = file_of(root.path(), id);
+        let mut bytes = fs::read(&path).unwrap();
+        assert_eq!(bytes.len(), n_file_bytes);
+        bytes[place] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        let message = read(&store, id, &tokens).unwrap_err();
+        assert!(message.starts_with(&id.file_name()) && !message.contains('\n'), "{message}");
+        assert_eq!(store.find(namespace(), &tokens, StateNeed::NoState), FoundPrefix::default());
+        let damaged = fs::read_dir(root.path().join("cache/damaged")).unwrap().count();
+        assert_eq!(damaged, (nth + 1).min(8), "at byte {place}");
+    }
+}
+
+#[test]
+fn other_tokens_are_a_miss_that_harms_nothing() {
+    let root = TempDir::new();
+    let store = open(root.path(), LIMITS);
+    let tokens = [1, 2, 3, 4];
+    let id = put(&store, &segment(&tokens, 2, 3), b"abc").unwrap();
+    for others in [&[1, 2, 3, 5][..], &[0, 2, 3, 4], &[1, 2, 3], &[]] {
+        let message = read(&store, id, others).unwrap_err();
+        assert!(message.contains("other tokens"), "{message}");
+    }
+    assert_eq!(read(&store, id, &[1, 2, 3, 4, 5]).unwrap(), b"abc");
+}
+
+#[test]
+#[cfg(unix)]
+fn only_its_user_may_read_the_folder() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let root = TempDir::new();
+    let store = open(root.path(), LIMITS);
+    put(&store, &segment(&[1], 0, 1), b"x").unwrap();
+    let mut folders = vec![root.path().join("cache")];
+    let mut n_files = 0;
+    while let Some(folder) = folders.pop() {
+        let mode = fs::metadata(&folder).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{}", folder.display());
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let mode = fs::metadata(&path).unwrap().permissions().mode();
+                assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+                n_files += 1;
+            }
+        }
+    }
+    // An object, the lock, the secret, the tag and the bytes of the day.
+    assert_eq!(n_files, 5);
+    let tag = fs::read_to_string(root.path().join("cache/CACHEDIR.TAG")).unwrap();
+    assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55\n"));
+}
+
+#[test]
+fn foreign_files_are_left_alone() {
+    let root = TempDir::new();
+    drop(open(root.path(), LIMITS));
+    let foreign = ["objects/notes", "objects/ab/notes", "tmp/notes", "damaged/notes"];
+    fs::create_dir_all(root.path().join("cache/objects/ab")).unwrap();
+    for name in foreign {
+        fs::write(root.path().join("cache").join(name), b"mine").unwrap();
+    }
+    let store = open(root.path(), LIMITS);
+    put(&store, &segment(&[1], 0, 1), b"x").unwrap();
+    store.prune(PruneRule::All).unwrap();
+    for name in foreign {
+        assert_eq!(fs::read(root.path().join("cache").join(name)).unwrap(), b"mine");
+    }
+}
+
+#[test]
+fn a_day_has_its_bytes_also_after_a_restart() {
+    let root = TempDir::new();
+    let clock = SimClock::default();
+    let day = 86_400;
+    clock.set(20_000 * day);
+    let limits = StoreLimits { write_bytes_per_day: 20_000, ..LIMITS };
+    let write = |token: u32| {
+        let store = open_at(root.path(), limits, &clock);
+        put(&store, &segment(&[token], 0, 0), b"").map(|_| store.counts().written_today_bytes)
+    };
+    for number in 1..=4 {
+        assert_eq!(write(number).unwrap(), 4096 * u64::from(number));
+    }
+    let refused = write(5).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "4096 bytes exceed what may be written today: 3616 bytes are left"
+    );
+    clock.set(19_000 * day);
+    write(5).unwrap_err();
+    clock.set(19_001 * day);
+    assert_eq!(write(5).unwrap(), 4096);
+}
+
+#[test]
+fn what_was_not_used_for_long_goes_on_request() {
+    let root = TempDir::new();
+    let clock = SimClock::default();
+    clock.set(1_000);
+    let store = open_at(root.path(), LIMITS, &clock);
+    for tokens in [&[1][..], &[1, 2], &[3], &[4]] {
+        put(&store, &segment(tokens, tokens.len() - 1, 0), b"").unwrap();
+    }
+    clock.set(5_000);
+    store.mark_used(&store.find(namespace(), &[3], StateNeed::NoState));
+    drop(store);
+    clock.set(6_000);
+    let store = open_at(root.path(), LIMITS, &clock);
+    assert_eq!(store.prune(PruneRule::UnusedFor(Duration::from_secs(9_000))).unwrap(), 0);
+    assert_eq!(store.prune(PruneRule::UnusedFor(Duration::from_secs(2_000))).unwrap(), 3);
+    assert_eq!(store.list().len(), 1);
+    assert_eq!(store.find(namespace(), &[3], StateNeed::NoState).n_tokens, 1);
+}
+
+#[test]
+fn refusals_say_why() {
+    let root = TempDir::new();
+    let store = open(root.path(), StoreLimits { n_bytes_max: 10_000, ..LIMITS });
+    let check = |object: &NewObject<'_>, expected: &str| {
+        assert_eq!(store.begin(object).unwrap_err().to_string(), expected);
+    };
+    let wrong = "not an object: its tokens do not fit its position";
+    check(&segment(&[1], 1, 0), wrong);
+    check(&segment(&[], 0, 0), wrong);
+    check(&NewObject { kind: ObjectKind::State, ..segment(&[], 0, 0) }, wrong);
+    check(&NewObject { kind: ObjectKind::State, ..segment(&[1], 0, 0) }, wrong);
+    check(
+        &segment(&[1], 0, 10_000),
+        "an object of 14104 bytes does not fit: the limit is 10000 bytes",
+    );
+    let endless = NewObject { payload_bytes: u64::MAX, ..segment(&[1], 0, 0) };
+    check(&endless, "not an object: no file is that long");
+    // What leads to an object does not leave for it.
+    put(&store, &segment(&[1], 0, 4000), &[0; 4000]).unwrap();
+    check(
+        &segment(&[1, 2], 1, 1),
+        "an object of 4105 bytes does not fit: the limit is 10000 bytes",
+    );
+    put(&store, &segment(&[2], 0, 1), &[0]).unwrap();
+    assert_eq!(store.list().len(), 1);
+    let mut writer = store.begin(&segment(&[3], 0, 1)).unwrap();
+    writer.write_all(b"12").unwrap_err();
+    assert_eq!(
+        writer.commit().unwrap_err().to_string(),
+        "not an object: not all of its bytes were written"
+    );
+}
+
+#[test]
+#[cfg(unix)]
+fn a_folder_that_cannot_be_made_is_an_error_of_one_line() {
+    let root = TempDir::new();
+    root.write("cache", b"a file");
+    let folder = PrefixFolder::new(root.path().join("cache"), Arc::new(SimClock::default()));
+    let message = Store::open(folder, LIMITS).unwrap_err().to_string();
+    assert!(message.starts_with("cannot list ") && !message.contains('\n'), "{message}");
+}
+
+#[test]
+fn threads_share_a_store() {
+    let root = TempDir::new();
+    let limits = StoreLimits { n_bytes_max: 100_000, ..LIMITS };
+    let store = open(root.path(), limits);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let store = store.clone();
+            scope.spawn(move || use_beside_others(&store, thread));
+        }
+    });
+    let report = store.verify();
+    assert_eq!((report.n_sound, report.misses.len()), (store.list().len(), 0));
+}
+
+fn use_beside_others(store: &Store, thread: u32) {
+    let mut rng = Rng::new(thread.into());
+    for _ in 0..50 {
+        let tokens = &[1, 2, 3, 4, 5][..rng.between(1, 5)];
+        let payload = vec![7; 1_000 * tokens.len()];
+        // Another thread may be faster.
+        drop(put(store, &segment(tokens, tokens.len() - 1, payload.len()), &payload));
+        let found = store.find(namespace(), tokens, StateNeed::NoState);
+        // What was found may leave before it is read.
+        let mut reads = found.segments.iter().filter_map(|id| read(store, *id, tokens).ok());
+        assert!(reads.all(|bytes| bytes.iter().all(|&it| it == 7)));
+        assert!(store.counts().n_bytes <= 100_000);
+    }
+}
+
+/// Starts the other process and waits until it has opened the folder.
+fn start(root: &Path, n_bytes_max: u64) -> (Child, BufReader<std::process::ChildStdout>, String) {
+    let mut command = Command::new(examples::program("prefix_writer"));
+    command.arg(root.join("cache")).arg(n_bytes_max.to_string());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut role = String::new();
+    lines.read_line(&mut role).unwrap();
+    (child, lines, role)
+}
+
+#[test]
+fn writers_are_killed_at_any_moment() {
+    let root = TempDir::new();
+    let small = TempDir::new();
+    let mut before = BTreeMap::new();
+    for seed in seeds(40) {
+        let mut rng = Rng::new(seed);
+        // In the second folder, objects leave for others.
+        let (root, limits) = match seed % 4 {
+            3 => (small.path(), StoreLimits { n_bytes_max: 4_000_000, ..LIMITS }),
+            _ => (root.path(), LIMITS),
+        };
+        let (mut child, lines, role) = start(root, limits.n_bytes_max);
+        assert_eq!(role, "Writer\n");
+        let store = open(root, limits);
+        assert_eq!(store.role(), StoreRole::Reader);
+        std::thread::park_timeout(Duration::from_micros(rng.bits() % 20_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let n_committed = lines.lines().map_while(Result::ok).count();
+
+        assert_eq!(store.try_take_over().unwrap(), StoreRole::Writer);
+        let report = store.verify();
+        assert_eq!(report.misses.len(), 0, "{:?}", report.misses);
+        assert!(store.counts().n_bytes <= limits.n_bytes_max);
+        assert_eq!(fs::read_dir(root.join("cache/tmp")).unwrap().count(), 0);
+        if limits == LIMITS {
+            assert!(report.n_sound >= n_committed, "a committed object was lost");
+            let now: BTreeMap<ObjectId, u64> =
+                store.list().iter().map(|it| (it.id, it.file_bytes)).collect();
+            assert!(before.iter().all(|(id, n_bytes)| now.get(id) == Some(n_bytes)));
+            before = now;
+        }
+    }
+}
