@@ -38,6 +38,8 @@ pub struct FoundPrefix {
     pub n_tokens: usize,
     /// The segments that cover it, from the first token on.
     pub segments: Vec<ObjectId>,
+    /// The position after the last of each segment.
+    pub segment_ends: Vec<usize>,
     /// The state at its end, if one was needed.
     pub state: Option<ObjectId>,
 }
@@ -180,7 +182,9 @@ impl ObjectIndex {
             place = last.start;
         }
         segments.reverse();
-        FoundPrefix { n_tokens, segments, state }
+        let end = |id: &ObjectId| usize::try_from(self.entries.get(id)?.end).ok();
+        let segment_ends = segments.iter().filter_map(end).collect();
+        FoundPrefix { n_tokens, segments, segment_ends, state }
     }
 
     /// Returns the segment by which a place is reached with the fewest files.

@@ -47,6 +47,11 @@
 //! session_cache/   sessions that are kept for prompts that go on from them
 //!   worth                    what their memory saves, against that of experts
 //!   dropped                  conversations that lost theirs
+//! saved/           conversations on a drive
+//!   object                   what a session is saved as
+//!   drive                    the thread that reads and writes
+//!   load                     a session that is being loaded
+//! options          settings of a service
 //! answers/         running answers, in one step; decode: one without its session;
 //!                  parked: those whose clients take no tokens
 //! prefill/         a prompt that is being read
@@ -66,6 +71,8 @@ mod stats;
 mod shared;
 mod tracked;
 mod session_cache;
+mod saved;
+mod options;
 mod answers;
 mod prefill;
 mod scheduler;
@@ -74,7 +81,9 @@ mod service;
 pub use job::{
     DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
 };
-pub use service::{Open, Options, Service, Ticket};
+pub use options::Options;
+pub use saved::{OwnerIds, SavedConversations};
+pub use service::{Open, Service, Ticket};
 pub use session_cache::KeptLimits;
 pub use shared::{ExpertsReply, ExpertsReport, State};
 pub use stats::{Histogram, Stats};

@@ -10,13 +10,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use moeflux::clock::{Clock, RealClock};
+use moeflux::clock::Clock;
 use moeflux::{Engine, Error, ModelText, Result, STACK_BYTES};
 
 use crate::answers::Context;
 use crate::job::{Job, Progress, Refusal, Sink};
+use crate::options::Options;
+use crate::saved::SavedSessions;
 use crate::scheduler::{Scheduler, SchedulerLimits};
-use crate::session_cache::KeptLimits;
 use crate::shared::{ExpertsReply, ExpertsReport, JobFlags, SharedState, State};
 use crate::stats::Stats;
 use crate::tracked::{SinkGuard, SubmittedJob};
@@ -26,34 +27,6 @@ pub type Open = dyn FnMut() -> Result<Engine> + Send;
 
 /// Lower bound on the time after which refused clients are told to retry.
 const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
-
-/// Settings of a service.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Options {
-    /// Prompts and answers that are computed at the same time.
-    pub n_sessions: usize,
-    /// Jobs that may wait beyond those.
-    pub n_queue: usize,
-    /// Upper bound on the tokens of a prompt together with an answer.
-    pub context: usize,
-    /// Unloads the engine after this long without a job.
-    pub unload_after: Option<Duration>,
-    /// Limits on kept conversations.
-    pub kept: KeptLimits,
-    /// The clock that the service measures time with.
-    pub clock: Arc<dyn Clock>,
-}
-
-impl Options {
-    /// Returns settings for four sessions of `context` tokens and a queue of 64 jobs.
-    #[must_use]
-    pub fn new(context: usize) -> Self {
-        let kept = KeptLimits::default();
-        let clock = Arc::new(RealClock::new());
-        Self { n_sessions: 4, n_queue: 64, context, unload_after: None, kept, clock }
-    }
-}
 
 /// An engine that answers jobs on its own thread. Dropping it ends all jobs.
 pub struct Service {
@@ -118,6 +91,7 @@ impl Service {
             clock: Arc::clone(&clock),
             shared: Arc::clone(&shared),
             received,
+            commands: commands.clone(),
             opened: Some(report_opened),
             fingerprint: None,
         };
@@ -366,6 +340,8 @@ struct ServiceThread {
     clock: Arc<dyn Clock>,
     shared: Arc<SharedState>,
     received: Receiver<ServiceCommand>,
+    /// Wakes the thread itself.
+    commands: Sender<ServiceCommand>,
     /// Reports the first opening of the engine to [`Service::wait_until_open`].
     opened: Option<Sender<Result<()>>>,
     /// The fingerprint of the model that was opened first.
@@ -498,8 +474,9 @@ impl ServiceThread {
         let (text, shared, clock) = (&*self.text, &*self.shared, &*self.clock);
         let context = Context { engine, text, shared, clock };
         let Options { n_sessions, context: n_context, kept, .. } = self.options;
+        let saved = self.saved_sessions(engine);
         let limits = SchedulerLimits { n_sessions: n_sessions.max(1), context: n_context, kept };
-        let mut scheduler = Scheduler::new(context, limits);
+        let mut scheduler = Scheduler::new(context, limits, saved);
         first.into_iter().for_each(|submitted| scheduler.push(submitted));
         let (mut has_worked, mut idle_since) = (true, None);
         loop {
@@ -512,7 +489,9 @@ impl ServiceThread {
             }
             if !scheduler.is_idle() {
                 idle_since = None;
-            } else if shared.is_unload_wanted.swap(false, Ordering::Relaxed) {
+            } else if !scheduler.is_saving()
+                && shared.is_unload_wanted.swap(false, Ordering::Relaxed)
+            {
                 scheduler.close();
                 return (CloseReason::Idle, Vec::new());
             }
@@ -530,6 +509,14 @@ impl ServiceThread {
                 return (CloseReason::Outdated, waiting);
             }
         }
+    }
+
+    /// Opens the conversations on a drive. Without a thread for them, there are none.
+    fn saved_sessions<'e>(&self, engine: &'e Engine) -> Option<SavedSessions<'e>> {
+        let commands = self.commands.clone();
+        let wake = Box::new(move || drop(commands.send(ServiceCommand::Look)));
+        let opened = SavedSessions::new(engine, self.options.saved.clone()?, wake);
+        opened.inspect_err(|error| tracing::warn!(%error, "conversations are not saved")).ok()
     }
 
     /// Takes all pending commands, of which `next` is the first.

@@ -103,7 +103,7 @@ pub use crate::ids::TokenId;
 pub use crate::model::Model;
 #[cfg(feature = "text")]
 pub use crate::model_text::ModelText;
-pub use crate::session::{PartsLoad, Session, Snapshot, SnapshotHeader};
+pub use crate::session::{CopyBooking, LoadFailure, PartsLoad, Session, Snapshot, SnapshotHeader};
 #[cfg(feature = "text")]
 pub use crate::text::{
     Cancel, ChatTemplate, EndTokens, Message, SpecialTokens, StopStrings, TemplateOptions,

@@ -29,6 +29,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
             "moeflux-io",
             "moeflux-kernels",
             "moeflux-mpi",
+            "moeflux-prefix",
             "moeflux-schedule",
             "moeflux-server",
             "moeflux-wire",
@@ -40,7 +41,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("moeflux-mpi", &["moeflux"]),
     ("moeflux-prefix", &["moeflux-io"]),
     // The demo model is for its tests.
-    ("moeflux-schedule", &["moeflux", "moeflux-demo"]),
+    ("moeflux-schedule", &["moeflux", "moeflux-demo", "moeflux-prefix"]),
     ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule", "moeflux-wire"]),
     // moeflux-chat is for its examples.
     (TESTING, &["moeflux", "moeflux-chat", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),

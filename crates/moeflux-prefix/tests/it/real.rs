@@ -82,7 +82,7 @@ fn payloads_of_any_length_come_back() {
     for store in [store.clone(), open(root.path(), LIMITS)] {
         let found = store.find(namespace(), &tokens, StateNeed::NoState);
         let segments = written.iter().map(|it| it.0).collect();
-        assert_eq!(found, FoundPrefix { n_tokens: 4_500, segments, state: None });
+        assert_eq!((found.n_tokens, found.segments, found.state), (4_500, segments, None));
         for (id, payload) in &written {
             assert!(read(&store, *id, &tokens).unwrap() == *payload);
         }

@@ -85,7 +85,7 @@ impl Scheduler<'_> {
     /// Returns the number of occupied session slots, which exceeds the limit after short prompts
     /// have overtaken others.
     fn n_taken(&self) -> usize {
-        self.n_prefills() + self.answers.n_running()
+        self.n_prefills() + self.loads.len() + self.answers.n_running()
     }
 
     /// Whether there is a free session slot. Parks an answer whose client takes no tokens to make
@@ -126,7 +126,7 @@ impl Scheduler<'_> {
 
     /// Whether any job holds memory.
     pub(super) fn is_working(&self) -> bool {
-        self.answers.jobs.len() > 0
+        self.answers.jobs.len() + self.loads.len() > 0
     }
 
     /// Begins the next job if it has at most `n_left_max` tokens to read. Returns whether there was
@@ -141,7 +141,7 @@ impl Scheduler<'_> {
         match self.session_for(SessionRequest::prompt_of(&submitted.job)) {
             Ok(session) => {
                 self.waiting.iter_mut().take(idx).for_each(|it| it.n_overtaken += 1);
-                self.begin(submitted, session);
+                self.load_or_begin(submitted, session);
             }
             // Other jobs will end and leave room.
             Err(Error::NoRoom { .. }) if self.is_working() => {
@@ -210,7 +210,21 @@ impl Scheduler<'_> {
             || in_step.any(|it| gains(&it.outline).is_some())
     }
 
-    fn begin(&mut self, submitted: SubmittedJob, session: Session) {
+    /// Begins a job, after its session was loaded if the drive has more of its prompt.
+    fn load_or_begin(&mut self, submitted: SubmittedJob, session: Session) {
+        let Job { owner, prompt, scores_prompt, .. } = &submitted.job;
+        let saved = self.saved.as_ref().filter(|_| !scores_prompt);
+        let load = match saved {
+            Some(saved) => saved.load(*owner, prompt, session),
+            None => Err(session),
+        };
+        match load {
+            Ok(load) => self.loads.push((submitted, load)),
+            Err(session) => self.begin(submitted, session),
+        }
+    }
+
+    pub(super) fn begin(&mut self, submitted: SubmittedJob, session: Session) {
         let now = self.context.clock.now();
         let Job { owner, prompt, scores_prompt, .. } = &submitted.job;
         let n_cached = session.tokens().len();

@@ -22,6 +22,8 @@ use crate::job::{Job, Owner};
 use crate::prefill::chunk::Balance;
 use crate::prefill::precedence::Precedence;
 use crate::prefill::{Outline, Prefill, PrefillId};
+use crate::saved::SavedSessions;
+use crate::saved::load::{LoadProgress, SessionLoad};
 use crate::scheduler::admission::AdmissionSnapshot;
 use crate::scheduler::session_search::SessionRequest;
 use crate::session_cache::{KeptLimits, SessionCache};
@@ -56,6 +58,9 @@ pub(crate) struct Scheduler<'e> {
     limits: SchedulerLimits,
     is_streaming: bool,
     waiting: VecDeque<SubmittedJob>,
+    saved: Option<SavedSessions<'e>>,
+    /// Jobs whose sessions are being loaded from a drive.
+    loads: Vec<(SubmittedJob, SessionLoad)>,
     n_pushed: u64,
     /// Prompts outside the running step, oldest first.
     prefills: Vec<Prefill>,
@@ -83,13 +88,20 @@ pub(crate) struct Scheduler<'e> {
 }
 
 impl<'e> Scheduler<'e> {
-    pub(crate) fn new(context: Context<'e>, limits: SchedulerLimits) -> Self {
+    /// `saved` are the conversations on a drive.
+    pub(crate) fn new(
+        context: Context<'e>,
+        limits: SchedulerLimits,
+        saved: Option<SavedSessions<'e>>,
+    ) -> Self {
         let engine = context.engine;
         Self {
             context,
             limits,
             is_streaming: engine.stream_stats().is_some(),
             waiting: VecDeque::new(),
+            saved,
+            loads: Vec::new(),
             n_pushed: 0,
             prefills: Vec::new(),
             under_way: Vec::new(),
@@ -117,13 +129,18 @@ impl<'e> Scheduler<'e> {
 
     /// Whether there is no job at all.
     pub(crate) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.answers.jobs.len() == 0
+        self.waiting.is_empty() && self.loads.is_empty() && self.answers.jobs.len() == 0
+    }
+
+    /// Whether kept sessions are still to be saved on a drive.
+    pub(crate) fn is_saving(&self) -> bool {
+        self.saved.as_ref().is_some_and(|it| it.is_behind(&self.answers.session_cache))
     }
 
     /// Does the next piece of work. Returns whether there was any. Jobs that arrive meanwhile are
     /// taken from `job_source`.
     pub(crate) fn turn(&mut self, job_source: &mut JobSource<'_>) -> bool {
-        let has_dropped = self.drop_cancelled();
+        let has_dropped = self.drop_cancelled() | self.advance_loads();
         self.note_ended();
         self.relieve();
         self.give_sessions();
@@ -134,13 +151,15 @@ impl<'e> Scheduler<'e> {
             self.read_chunk(job_source);
             true
         };
+        let has_copied =
+            self.saved.as_mut().is_some_and(|it| it.copy_some(&mut self.answers.session_cache));
         self.answers.yield_to_experts();
         if self.answers.is_stopped {
             let problem = "the engine failed during a step and is being reopened";
             self.fail_all(&Error::Stopped(problem.to_owned()));
         }
         self.answers.publish(self.answers.jobs.len(), is_alone);
-        has_worked || has_dropped
+        has_worked || has_dropped || has_copied
     }
 
     fn step_answers(&mut self) -> bool {
@@ -157,7 +176,7 @@ impl<'e> Scheduler<'e> {
     /// of the new files is to run them. Ends parked answers.
     pub(crate) fn take_waiting(&mut self) -> Option<Vec<SubmittedJob>> {
         let error = self.outdated.as_ref()?;
-        if self.answers.n_running() > 0 || !self.prefills.is_empty() {
+        if self.answers.n_running() > 0 || !(self.prefills.is_empty() && self.loads.is_empty()) {
             return None;
         }
         self.answers.fail_all(error);
@@ -174,6 +193,9 @@ impl<'e> Scheduler<'e> {
     /// Ends all jobs with an error.
     pub(crate) fn fail_all(&mut self, error: &Error) {
         for submitted in std::mem::take(&mut self.waiting) {
+            submitted.drop_waiting(Some(error.clone()), self.context.shared);
+        }
+        for (submitted, _) in std::mem::take(&mut self.loads) {
             submitted.drop_waiting(Some(error.clone()), self.context.shared);
         }
         for prefill in std::mem::take(&mut self.prefills) {
@@ -197,7 +219,10 @@ impl<'e> Scheduler<'e> {
         }
         let cancelled = self.prefills.extract_if(.., |it| it.is_cancelled());
         let cancelled: Vec<Prefill> = cancelled.collect();
-        let has_any = self.waiting.len() < n_before || !cancelled.is_empty();
+        let is_cancelled = |(it, _): &mut (SubmittedJob, _)| it.flags.are_all_cancelled();
+        let loads: Vec<_> = self.loads.extract_if(.., is_cancelled).collect();
+        let has_any = self.waiting.len() < n_before || !cancelled.is_empty() || !loads.is_empty();
+        loads.into_iter().for_each(|(it, _)| it.drop_waiting(None, shared));
         if self.waiting.len() < n_before {
             // The next waiting job may be smaller.
             self.full_at = None;
@@ -219,6 +244,26 @@ impl<'e> Scheduler<'e> {
             self.n_ended = n_ended;
             self.answers.try_again();
         }
+    }
+
+    /// Takes what was loaded from the drive, and begins the jobs whose sessions are complete.
+    /// Returns whether there were any.
+    fn advance_loads(&mut self) -> bool {
+        let mut has_any = false;
+        for (submitted, mut load) in std::mem::take(&mut self.loads) {
+            match load.advance() {
+                LoadProgress::Waits => self.loads.push((submitted, load)),
+                LoadProgress::Took => {
+                    has_any = true;
+                    self.loads.push((submitted, load));
+                }
+                LoadProgress::Ended(session) => {
+                    has_any = true;
+                    self.begin(submitted, session);
+                }
+            }
+        }
+        has_any
     }
 
     /// Makes room for answers that cannot continue without: drops sessions that do not run, then

@@ -219,7 +219,7 @@ impl SimulatedMachine {
             context: CONTEXT,
             kept: KeptLimits::default(),
         };
-        let mut scheduler = Scheduler::new(context, limits);
+        let mut scheduler = Scheduler::new(context, limits, None);
         let mut all = Vec::new();
         let mut coming = VecDeque::new();
         for (at, job) in jobs {

@@ -40,9 +40,25 @@ pub(crate) struct PrefixMatch {
     pub(crate) n_tokens: usize,
 }
 
+/// Identifies a kept session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionId(u64);
+
+/// A kept session that is not saved on a drive.
+pub(crate) struct UnsavedSession<'c> {
+    pub(crate) id: SessionId,
+    pub(crate) owner: Owner,
+    pub(crate) session: &'c Session,
+    pub(crate) split_points: &'c [usize],
+}
+
 /// A kept session, with what decides when it is dropped.
 #[derive(Debug)]
 struct CachedSession {
+    id: SessionId,
+    /// Whether nothing of it is left to be saved.
+    is_saved: bool,
+    split_points: Vec<usize>,
     owner: Owner,
     session: Session,
     /// Its size: computed once, because it is read after every step.
@@ -59,6 +75,8 @@ pub(crate) struct SessionCache {
     room_bytes: Option<u64>,
     sizes: Sizes,
     entries: Vec<CachedSession>,
+    /// Sessions kept so far.
+    n_kept: u64,
     dropped: Dropped,
     /// Measured time of the work that these sessions save.
     pub(crate) rates: EngineRates,
@@ -113,7 +131,7 @@ impl SessionCache {
             state_bytes: memory.session_fixed_bytes,
         };
         let (entries, dropped, rates) = (Vec::new(), Dropped::default(), EngineRates::default());
-        Self { limits, room_bytes, sizes, entries, dropped, rates }
+        Self { limits, room_bytes, sizes, entries, n_kept: 0, dropped, rates }
     }
 
     pub(crate) fn n_sessions(&self) -> usize {
@@ -155,7 +173,12 @@ impl SessionCache {
         let last_part = split_points.iter().filter(|it| **it <= tokens.len()).max();
         let continues_from = last_part.copied().unwrap_or(tokens.len());
         let n_bytes = self.sizes.bytes(&session);
-        self.entries.push(CachedSession { owner, session, n_bytes, continues_from });
+        self.n_kept += 1;
+        let (id, split_points) = (SessionId(self.n_kept), split_points.to_vec());
+        let is_saved = false;
+        let kept =
+            CachedSession { id, is_saved, split_points, owner, session, n_bytes, continues_from };
+        self.entries.push(kept);
         while self.entries.len() > self.limits.n_sessions {
             self.drop_least_valuable(DropReason::Count);
         }
@@ -177,6 +200,26 @@ impl SessionCache {
         let mut session = self.entries.remove(found.idx).session;
         session.truncate(found.n_tokens)?;
         Ok(session)
+    }
+
+    /// Returns the session that was kept first of those that are not saved.
+    pub(crate) fn unsaved(&self) -> Option<UnsavedSession<'_>> {
+        self.entries.iter().find(|entry| !entry.is_saved).map(|entry| {
+            let CachedSession { id, owner, session, split_points, .. } = entry;
+            UnsavedSession { id: *id, owner: *owner, session, split_points }
+        })
+    }
+
+    pub(crate) fn session_mut(&mut self, id: SessionId) -> Option<&mut Session> {
+        let entry = self.entries.iter_mut().find(|entry| entry.id == id);
+        entry.map(|entry| &mut entry.session)
+    }
+
+    /// Records that nothing of a session is left to be saved.
+    pub(crate) fn set_saved(&mut self, id: SessionId) {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
+            entry.is_saved = true;
+        }
     }
 
     /// Drops a session because answers need its memory. Returns whether there was one.
@@ -215,7 +258,8 @@ impl SessionCache {
     }
 
     fn drop_at(&mut self, idx: usize, reason: DropReason) {
-        let CachedSession { owner, session, n_bytes, continues_from } = self.entries.remove(idx);
+        let CachedSession { owner, session, n_bytes, continues_from, .. } =
+            self.entries.remove(idx);
         let n_tokens = session.tokens().len();
         tracing::info!(n_tokens, n_bytes, reason = reason.text(), "a kept session was dropped");
         let continued = &session.tokens()[..continues_from.min(n_tokens)];

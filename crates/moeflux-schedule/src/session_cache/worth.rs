@@ -69,6 +69,12 @@ impl EngineRates {
         self.n_answer_tokens = n_tokens_mean;
     }
 
+    /// Returns the time that reading this many tokens takes, in ms, rounded up.
+    pub(crate) fn prompt_ms(&self, n_tokens: usize) -> u64 {
+        let time = Duration::try_from_secs_f64(self.prompt.per_token() * as_f64(n_tokens as u64));
+        u64::try_from(time.unwrap_or_default().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+    }
+
     /// Returns the value of a session of this many tokens. The more other sessions were used after
     /// it, the less likely its conversation is to continue.
     pub(crate) fn of_session(&self, n_tokens: usize, n_bytes: u64, n_used_since: usize) -> f64 {

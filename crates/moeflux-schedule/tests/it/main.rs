@@ -7,6 +7,7 @@ mod jobs;
 mod openings;
 mod reuse;
 mod rooms;
+mod saved;
 mod scripts;
 mod session_cache;
 mod support;

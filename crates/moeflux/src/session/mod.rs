@@ -14,7 +14,7 @@ mod parts;
 mod snapshot;
 
 pub use checkpoints::N_CHECKPOINTS_DEFAULT;
-pub use parts::PartsLoad;
+pub use parts::{CopyBooking, LoadFailure, PartsLoad};
 pub use rows::N_ROWS_BESIDE;
 pub use rows::feed::{Feed, Wanted};
 pub use rows::output::{OutputOf, StepOutput};

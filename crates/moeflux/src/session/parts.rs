@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::backend::StatePart;
 use crate::backend::kv::PAGE_POSITIONS;
+use crate::backend::session_budget::Booking;
 use crate::error::{Error, Result};
 use crate::ids::{LayerIdx, TokenId};
 use crate::ops::{LayerState, StateSpec};
@@ -27,6 +28,21 @@ pub struct PartsLoad {
     tokens: Vec<TokenId>,
     n_loaded: usize,
     has_recurrent: bool,
+}
+
+/// Memory of the budget of sessions that holds bytes of one.
+#[derive(Debug)]
+pub struct CopyBooking {
+    _booking: Booking,
+}
+
+/// A session that is as it was before parts were loaded.
+#[derive(Debug)]
+pub struct LoadFailure {
+    /// The session.
+    pub session: Session,
+    /// Why it has no more tokens.
+    pub error: Error,
 }
 
 impl Session {
@@ -71,11 +87,22 @@ impl Session {
     pub fn load_parts(
         mut self,
         tokens: Vec<TokenId>,
-    ) -> std::result::Result<PartsLoad, (Self, Error)> {
+    ) -> std::result::Result<PartsLoad, Box<LoadFailure>> {
         match self.prepare_load(tokens.len()) {
             Ok(()) => Ok(PartsLoad { session: self, tokens, n_loaded: 0, has_recurrent: false }),
-            Err(error) => Err((self, error)),
+            Err(error) => Err(Box::new(LoadFailure { session: self, error })),
         }
+    }
+
+    /// Books memory of the budget of sessions for bytes of this one, until the booking is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoRoom`] if less is left.
+    pub fn book_copy(&self, n_bytes: u64) -> Result<CopyBooking> {
+        let what = || "a copy of a part of a session".to_owned();
+        let booking = self.runtime.copies().book(n_bytes, &what)?;
+        Ok(CopyBooking { _booking: booking })
     }
 
     fn prepare_load(&mut self, n_tokens: usize) -> Result<()> {
@@ -195,7 +222,7 @@ impl PartsLoad {
     ///
     /// The session as it was, with [`Error::Input`] if parts are missing, or an error of the
     /// device.
-    pub fn finish(self) -> std::result::Result<Session, (Session, Error)> {
+    pub fn finish(self) -> std::result::Result<Session, Box<LoadFailure>> {
         let Self { mut session, tokens, n_loaded, has_recurrent } = self;
         let n_tokens = tokens.len();
         let is_stateless = session.is_recurrent() && !has_recurrent && n_tokens > 0;
@@ -206,10 +233,10 @@ impl PartsLoad {
         } else {
             return match session.commit_loaded(&tokens) {
                 Ok(()) => Ok(session),
-                Err(error) => Err((session, error)),
+                Err(error) => Err(Box::new(LoadFailure { session, error })),
             };
         };
-        Err((session, Error::Input(problem)))
+        Err(Box::new(LoadFailure { session, error: Error::Input(problem) }))
     }
 
     /// Returns the session as it was.

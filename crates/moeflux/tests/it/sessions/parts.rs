@@ -1,5 +1,6 @@
 //! Parts of sessions that are written and loaded one by one.
 
+use moeflux::LoadFailure;
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Error;
@@ -100,7 +101,7 @@ fn a_load_that_fails_or_stops_leaves_the_session_as_it_was() {
         let short = &saved.segments[1].1[..saved.segments[1].1.len() - 1];
         let error = load.positions(10, &mut &short[..]).unwrap_err();
         assert!(matches!(error, Error::SavedState(_)), "{name}: {error}");
-        let (session, error) = load.finish().unwrap_err();
+        let LoadFailure { session, error } = *load.finish().unwrap_err();
         assert!(matches!(error, Error::Input(_)), "{name}: {error}");
         let mut load = session.load_parts(rest()).unwrap();
         load.positions(8, &mut &saved.segments[0].1[..]).unwrap();
@@ -127,14 +128,15 @@ fn parts_that_a_session_lacks_are_refused() {
     let error = session.write_recurrent(19, &mut out).unwrap_err();
     assert!(matches!(error, Error::NoCheckpoint { wanted: 19, .. }), "{error}");
     assert!(out.is_empty());
-    let (mut session, error) = session.load_parts(tokens[..21].to_vec()).unwrap_err();
+    let failure = session.load_parts(tokens[..21].to_vec()).unwrap_err();
+    let LoadFailure { mut session, error } = *failure;
     assert!(matches!(error, Error::Input(_)), "{error}");
 
     // Without the state of its recurrent layers a session cannot go on.
     session.write_positions(0..20, &mut out).unwrap();
     let mut load = engine.session(40).unwrap().load_parts(tokens[..20].to_vec()).unwrap();
     load.positions(20, &mut &out[..]).unwrap();
-    let (other, error) = load.finish().unwrap_err();
+    let LoadFailure { session: other, error } = *load.finish().unwrap_err();
     assert!(error.to_string().contains("recurrent"), "{error}");
     assert!(other.tokens().is_empty());
 }

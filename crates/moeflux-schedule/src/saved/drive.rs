@@ -1,0 +1,217 @@
+//! The thread that reads and writes saved parts, so that steps never wait for a drive.
+//!
+//! **Invariant:** reads go first, because prompts wait for them. An object is written whole, from
+//! memory, or not at all; at most one waits.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use moeflux::{CopyBooking, Error, Result};
+use moeflux_prefix::{NewObject, ObjectId, PrefixNamespace, Store, WriteRefusal};
+
+use crate::saved::object::SavedPart;
+
+/// A part that a session loads: of a number of positions, or the recurrent state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartKind {
+    Positions(usize),
+    Recurrent,
+}
+
+/// A part that was read, or why it cannot be used.
+pub(crate) type ReadPart = (PartKind, std::result::Result<Vec<u8>, String>);
+
+/// Objects to read, in order, and the sizes of the parts that they are read in.
+pub(crate) struct ReadTask {
+    pub(crate) objects: Vec<(ObjectId, Vec<(PartKind, usize)>)>,
+    /// All tokens up to the end of the last object.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) reply: SyncSender<ReadPart>,
+}
+
+/// An object to write.
+pub(crate) struct WriteTask {
+    pub(crate) namespace: PrefixNamespace,
+    pub(crate) part: SavedPart,
+    /// All tokens up to its end.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) saved_ms: u64,
+    pub(crate) payload: Vec<u8>,
+    pub(crate) _booking: CopyBooking,
+}
+
+/// What became of the last object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum WriteProgress {
+    /// It is still to be written.
+    Writing,
+    /// There was none, or it was written.
+    #[default]
+    Written,
+    /// It could not be written.
+    Refused,
+}
+
+#[derive(Default)]
+struct TaskQueue {
+    reads: VecDeque<ReadTask>,
+    write: Option<WriteTask>,
+    progress: WriteProgress,
+    is_closed: bool,
+    has_warned: bool,
+}
+
+struct SharedQueue {
+    tasks: Mutex<TaskQueue>,
+    changed: Condvar,
+    store: Store,
+    /// Called when a part was read or an object written.
+    wake: Box<dyn Fn() + Send + Sync>,
+}
+
+/// A handle of the thread. Dropping it waits until the object that is waiting was written.
+pub(crate) struct DriveThread {
+    shared: Arc<SharedQueue>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DriveThread {
+    pub(crate) fn start(store: Store, wake: Box<dyn Fn() + Send + Sync>) -> Result<Self> {
+        let (tasks, changed) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(SharedQueue { tasks, changed, store, wake });
+        let of_thread = Arc::clone(&shared);
+        let builder = std::thread::Builder::new().name("moeflux-saved".to_owned());
+        let thread = builder.spawn(move || of_thread.run()).map_err(|error| {
+            Error::Machine(format!("cannot start the thread of saved conversations: {error}"))
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    pub(crate) fn read(&self, task: ReadTask) {
+        self.shared.tasks().reads.push_back(task);
+        self.shared.changed.notify_one();
+    }
+
+    pub(crate) fn is_writing(&self) -> bool {
+        self.shared.tasks().progress == WriteProgress::Writing
+    }
+
+    /// Returns what became of the last object; a refusal is returned once.
+    pub(crate) fn take_progress(&self) -> WriteProgress {
+        let mut tasks = self.shared.tasks();
+        let progress = tasks.progress;
+        if progress == WriteProgress::Refused {
+            tasks.progress = WriteProgress::Written;
+        }
+        progress
+    }
+
+    /// Writes an object. None may be waiting.
+    pub(crate) fn write(&self, task: WriteTask) {
+        let mut tasks = self.shared.tasks();
+        assert!(tasks.progress != WriteProgress::Writing, "one object is written at a time");
+        (tasks.write, tasks.progress) = (Some(task), WriteProgress::Writing);
+        drop(tasks);
+        self.shared.changed.notify_one();
+    }
+}
+
+impl Drop for DriveThread {
+    fn drop(&mut self) {
+        let mut tasks = self.shared.tasks();
+        tasks.is_closed = true;
+        tasks.reads.clear();
+        drop(tasks);
+        self.shared.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was reported when it happened.
+            drop(thread.join());
+        }
+    }
+}
+
+impl SharedQueue {
+    fn tasks(&self) -> MutexGuard<'_, TaskQueue> {
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut tasks = self.tasks();
+        loop {
+            if let Some(read) = tasks.reads.pop_front() {
+                drop(tasks);
+                self.read(&read);
+                // The end of the channel is that of the load.
+                drop(read);
+                (self.wake)();
+                tasks = self.tasks();
+            } else if let Some(write) = tasks.write.take() {
+                drop(tasks);
+                let written = self.write(&write);
+                drop(write);
+                tasks = self.tasks();
+                tasks.progress = match &written {
+                    Ok(()) => WriteProgress::Written,
+                    Err(_) => WriteProgress::Refused,
+                };
+                if let Err(problem) = written
+                    && !std::mem::replace(&mut tasks.has_warned, true)
+                {
+                    tracing::warn!(problem, "a conversation was not saved; this is reported once");
+                }
+                (self.wake)();
+            } else if tasks.is_closed {
+                return;
+            } else {
+                tasks = self.changed.wait(tasks).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// Reads until an object cannot be used, or until the receiver is gone.
+    fn read(&self, task: &ReadTask) {
+        for (id, parts) in &task.objects {
+            let mut reader = self.store.read(*id, &task.tokens).map_err(|miss| miss.to_string());
+            for (kind, n_bytes) in parts {
+                let read = match &mut reader {
+                    Ok(reader) => read_part(reader, *n_bytes),
+                    Err(problem) => Err(problem.clone()),
+                };
+                let is_miss = read.is_err();
+                let is_gone = task.reply.send((*kind, read)).is_err();
+                (self.wake)();
+                if is_miss || is_gone {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn write(&self, task: &WriteTask) -> std::result::Result<(), String> {
+        let WriteTask { namespace, part, tokens, saved_ms, payload, .. } = task;
+        let begun = self.store.begin(&NewObject {
+            namespace: *namespace,
+            kind: part.kind,
+            tokens,
+            first: part.first,
+            payload_bytes: payload.len() as u64,
+            saved_ms: *saved_ms,
+        });
+        let mut writer = match begun {
+            Ok(writer) => writer,
+            Err(WriteRefusal::AlreadyThere) => return Ok(()),
+            Err(refusal) => return Err(refusal.to_string()),
+        };
+        writer.write_all(payload).map_err(|error| error.to_string())?;
+        writer.commit().map(drop).map_err(|refusal| refusal.to_string())
+    }
+}
+
+fn read_part(reader: &mut impl Read, n_bytes: usize) -> std::result::Result<Vec<u8>, String> {
+    let mut bytes = vec![0; n_bytes];
+    reader.read_exact(&mut bytes).map_err(|error| error.to_string())?;
+    Ok(bytes)
+}

@@ -1,0 +1,285 @@
+//! Conversations on a drive: after a restart, an eviction, a damaged file or a kill of the process,
+//! each answer has the bits that it has alone.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux::{Finish, TokenId};
+use moeflux_prefix::{OwnerId, PrefixFolder, Store, StoreLimits, StoreRole, WallClock};
+use moeflux_schedule::{Job, Options, Owner, SavedConversations, Service, State};
+use moeflux_testing::random::{Rng, seeds};
+use moeflux_testing::temp_dir::TempDir;
+
+use crate::support::{ATTENTION, RECURRENT, ReferenceModel, TestJob, wait_until};
+
+const CONTEXT: usize = 1_600;
+
+/// A clock that stands still.
+#[derive(Debug)]
+struct StoppedClock;
+
+impl WallClock for StoppedClock {
+    fn since_1970(&self) -> Duration {
+        Duration::from_secs(1_800_000_000)
+    }
+}
+
+fn open_store(dir: &Path, n_bytes_max: u64) -> Store {
+    let folder = PrefixFolder::new(dir.to_owned(), Arc::new(StoppedClock));
+    Store::open(folder, StoreLimits { n_bytes_max, write_bytes_per_day: u64::MAX }).unwrap()
+}
+
+/// Each owner but the third has an id.
+fn owner_id(owner: Owner, store: &Store) -> Option<OwnerId> {
+    match owner.0 {
+        0 => Some(OwnerId::ANONYMOUS),
+        1 => Some(store.owner("a key").unwrap()),
+        _ => None,
+    }
+}
+
+fn options(store: Store) -> Options {
+    let of_owners = store.clone();
+    let owners = Arc::new(move |owner| owner_id(owner, &of_owners));
+    let mut options = Options::new(CONTEXT);
+    options.n_sessions = 3;
+    options.saved = Some(SavedConversations { store, owners, n_tokens_min: 8 });
+    options
+}
+
+/// A service over a folder. Dropping it is a restart.
+fn service_over(model: &ReferenceModel, dir: &Path) -> Service {
+    model.service(options(open_store(dir, u64::MAX)))
+}
+
+fn tokens(n_tokens: u32, seed: u32) -> Vec<TokenId> {
+    (0..n_tokens).map(|n| TokenId(3 + (n * 31 + seed * 17 + n * n) % 150)).collect()
+}
+
+/// Runs a job, whose outcome must be the same as alone. Returns the number of its cached tokens.
+#[track_caller]
+fn n_cached(model: &ReferenceModel, service: &Service, job: Job) -> usize {
+    let test_job = TestJob::new(service, job);
+    let outcome = test_job.end();
+    assert_eq!(outcome.answers[0], model.alone(&test_job.job, 0, CONTEXT));
+    outcome.n_cached.unwrap()
+}
+
+/// Waits until all kept sessions are saved, and frees them.
+fn unload(service: &Service) {
+    wait_until("the jobs to be over", || service.is_idle());
+    service.unload();
+    wait_until("the model to be unloaded", || service.state() == State::Unloaded);
+}
+
+fn turn(model: &ReferenceModel, prompt: Vec<TokenId>, split_points: Vec<usize>) -> Job {
+    Job { split_points, ..model.job(prompt, 20) }
+}
+
+/// Returns the tokens after a turn, and how many of them were fed: of an answer that ends at its
+/// limit, the last one is reported, but not fed.
+fn after(model: &ReferenceModel, job: &Job) -> (Vec<TokenId>, usize) {
+    let answer = model.alone(job, 0, CONTEXT);
+    let is_cut = answer.finish == Some(Finish::Length);
+    let answer = answer.tokens.iter().map(|it| it.token);
+    let tokens: Vec<TokenId> = job.prompt.iter().copied().chain(answer).collect();
+    let n_fed = tokens.len() - usize::from(is_cut);
+    (tokens, n_fed)
+}
+
+/// Returns the next turn of a conversation, and how much of it was saved.
+fn next_turn(model: &ReferenceModel, job: &Job, seed: u32) -> (Job, usize) {
+    let (mut prompt, n_saved) = after(model, job);
+    prompt.extend(tokens(30, seed));
+    (Job { prompt, ..job.clone() }, n_saved)
+}
+
+#[test]
+fn a_conversation_goes_on_after_a_restart() {
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let dir = TempDir::new();
+        let (mut job, mut n_saved) = (turn(model, tokens(90, 1), vec![40]), 0);
+        for seed in 2..6 {
+            let service = service_over(model, dir.path());
+            assert_eq!(n_cached(model, &service, job.clone()), n_saved, "turn {seed}");
+            unload(&service);
+            (job, n_saved) = next_turn(model, &job, seed);
+        }
+    }
+}
+
+#[test]
+fn long_conversations_are_saved_in_segments() {
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let dir = TempDir::new();
+        let job = turn(model, tokens(1_400, 1), vec![300, 1_350]);
+        let service = service_over(model, dir.path());
+        n_cached(model, &service, job.clone());
+        unload(&service);
+        // After an unload, too.
+        let (next, n_saved) = next_turn(model, &job, 6);
+        assert_eq!(n_cached(model, &service, next), n_saved);
+        drop(service);
+
+        let service = service_over(model, dir.path());
+        let mut branch = job.prompt[..1_350].to_vec();
+        branch.extend(tokens(100, 7));
+        assert_eq!(n_cached(model, &service, turn(model, branch, Vec::new())), 1_350);
+        let mut branch = job.prompt[..1_200].to_vec();
+        branch.extend(tokens(100, 8));
+        // Other texts share whole segments, or what recurrent state was saved.
+        let shared = if std::ptr::eq(model, &*ATTENTION) { 1_024 } else { 300 };
+        let n_held = n_cached(model, &service, turn(model, branch, Vec::new()));
+        assert!(n_held == shared || n_held == 1_200, "{n_held}");
+    }
+}
+
+#[test]
+fn a_turn_writes_its_own_tokens() {
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let dir = TempDir::new();
+        let store = open_store(dir.path(), u64::MAX);
+        let service = model.service(options(store.clone()));
+        let job = turn(model, tokens(400, 1), Vec::new());
+        n_cached(model, &service, job.clone());
+        unload(&service);
+        let first = store.list();
+        let (next, n_fed) = next_turn(model, &job, 2);
+        assert_eq!(n_cached(model, &service, next.clone()), n_fed);
+        unload(&service);
+        let is_new = |it: &&moeflux_prefix::ObjectFacts| first.iter().all(|old| old.id != it.id);
+        let all = store.list();
+        let new: Vec<_> = all.iter().filter(is_new).collect();
+        let (_, end) = after(model, &next);
+        let positions: Vec<_> = new.iter().map(|it| (it.first as usize, it.end as usize)).collect();
+        assert!(positions.contains(&(n_fed, end)), "{positions:?}");
+        assert!(positions.iter().all(|it| *it == (n_fed, end) || *it == (end, end)));
+        assert_eq!(new.len(), if std::ptr::eq(model, &*ATTENTION) { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn owners_find_their_own_conversations() {
+    let dir = TempDir::new();
+    let first = turn(&ATTENTION, tokens(90, 1), Vec::new());
+    let (second, n_saved) = next_turn(&ATTENTION, &first, 2);
+    let of = |job: &Job, owner| Job { owner: Owner(owner), ..job.clone() };
+    let service = service_over(&ATTENTION, dir.path());
+    n_cached(&ATTENTION, &service, of(&first, 0));
+    unload(&service);
+    assert_eq!(n_cached(&ATTENTION, &service, of(&second, 1)), 0);
+    n_cached(&ATTENTION, &service, of(&first, 1));
+    // This one's are not saved.
+    n_cached(&ATTENTION, &service, of(&first, 2));
+    unload(&service);
+    let found = [0, 1, 2].map(|owner| n_cached(&ATTENTION, &service, of(&second, owner)));
+    // The second key's own second question was saved, too.
+    assert_eq!(found, [n_saved, n_saved, 0]);
+}
+
+/// Returns the paths of all objects.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let list = |dir: PathBuf| std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().path());
+    let mut files: Vec<PathBuf> = list(dir.join("objects")).flat_map(list).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn a_damaged_file_is_computed_again() {
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let job = turn(model, tokens(90, 1), vec![40, 60]);
+        let (next, n_saved) = next_turn(model, &job, 2);
+        let (last, n_saved_then) = next_turn(model, &next, 3);
+        for damaged_idx in 0..3 {
+            let dir = TempDir::new();
+            let service = service_over(model, dir.path());
+            n_cached(model, &service, job.clone());
+            unload(&service);
+            drop(service);
+            let path = &files(dir.path())[damaged_idx];
+            let mut bytes = std::fs::read(path).unwrap();
+            // The last byte of the payload: a checksum follows.
+            let at = bytes.len() - 9;
+            bytes[at] ^= 1;
+            std::fs::write(path, bytes).unwrap();
+            let service = service_over(model, dir.path());
+            let n_held = n_cached(model, &service, next.clone());
+            // The state at an earlier place was not needed.
+            let is_state = path.extension().is_some_and(|it| it == "state");
+            assert!(n_held == 0 || is_state && n_held == n_saved, "{n_held}: {}", path.display());
+            // What was computed again is saved again.
+            unload(&service);
+            assert_eq!(n_cached(model, &service, last.clone()), n_saved_then);
+        }
+    }
+}
+
+#[test]
+fn a_second_process_reads_what_the_first_wrote() {
+    let dir = TempDir::new();
+    let first = open_store(dir.path(), u64::MAX);
+    let job = turn(&RECURRENT, tokens(90, 1), Vec::new());
+    let writer = RECURRENT.service(options(first));
+    n_cached(&RECURRENT, &writer, job.clone());
+    unload(&writer);
+    let second = open_store(dir.path(), u64::MAX);
+    assert_eq!(second.role(), StoreRole::Reader);
+    let reader = RECURRENT.service(options(second.clone()));
+    let (next, n_saved) = next_turn(&RECURRENT, &job, 2);
+    assert_eq!(n_cached(&RECURRENT, &reader, next), n_saved);
+    drop(writer);
+    // Once the first has ended, the second writes.
+    let other = turn(&RECURRENT, tokens(90, 5), Vec::new());
+    n_cached(&RECURRENT, &reader, other.clone());
+    unload(&reader);
+    assert_eq!(second.role(), StoreRole::Writer);
+    let (next, n_saved) = next_turn(&RECURRENT, &other, 2);
+    assert_eq!(n_cached(&RECURRENT, &reader, next), n_saved);
+}
+
+/// Some jobs at a time, cancelled ones among them, restarts, and a bound that few sessions fit.
+fn script(model: &ReferenceModel, seed: u64) {
+    let mut rng = Rng::new(seed);
+    let dir = TempDir::new();
+    let n_bytes_max = 40_000 + 10_000 * rng.below(40) as u64;
+    let mut histories = vec![tokens(20, 1)];
+    for _ in 0..3 {
+        let store = open_store(dir.path(), n_bytes_max);
+        let mut options = options(store.clone());
+        options.kept.n_sessions = rng.below(3);
+        let service = model.service(options);
+        for _ in 0..3 {
+            let jobs = (0..1 + rng.below(3)).map(|_| {
+                let history = &histories[rng.below(histories.len())];
+                let mut prompt = history[..1 + rng.below(history.len())].to_vec();
+                prompt.extend(tokens(u32::try_from(1 + rng.below(60)).unwrap(), 9));
+                let split_points = (0..2).map(|_| rng.below(prompt.len())).collect();
+                let job = Job { owner: Owner(rng.below(3)), ..turn(model, prompt, split_points) };
+                (TestJob::new(&service, job), rng.below(4) == 0)
+            });
+            for (mut test_job, is_cancelled) in jobs.collect::<Vec<_>>() {
+                if is_cancelled {
+                    test_job.give_up();
+                    continue;
+                }
+                let outcome = test_job.end();
+                let expected = model.alone(&test_job.job, 0, CONTEXT);
+                assert_eq!(outcome.answers[0], expected, "seed {seed}");
+                histories.push(after(model, &test_job.job).0);
+            }
+            if rng.below(2) == 0 {
+                unload(&service);
+            }
+            assert!(store.counts().n_bytes <= n_bytes_max, "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn scripts_of_restarts_give_the_answers_of_jobs_alone() {
+    for seed in seeds(6) {
+        script(if seed % 2 == 0 { &RECURRENT } else { &ATTENTION }, seed);
+    }
+}
