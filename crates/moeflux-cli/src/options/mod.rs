@@ -4,6 +4,7 @@
 
 pub(crate) mod ranges;
 pub(crate) mod args;
+pub(crate) mod cache;
 pub(crate) mod sampling;
 pub(crate) mod prompt;
 pub(crate) mod environment;

@@ -3,12 +3,12 @@
 
 use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-#[cfg(target_os = "linux")]
 use std::sync::mpsc::channel;
-#[cfg(target_os = "linux")]
 use std::time::Duration;
 
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::{Value, json};
 
 use crate::support::{ModelDir, check_fails, moeflux, stdout_of};
@@ -72,6 +72,53 @@ impl Drop for ServerProcess {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+/// Waits until no object is being written in a folder of saved conversations, and returns their
+/// number.
+fn wait_until_saved(dir: &Path) -> usize {
+    let list = |dir: PathBuf| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten();
+        entries.map(|it| it.unwrap().path()).collect::<Vec<_>>()
+    };
+    let (_sender, never) = channel::<()>();
+    let (mut n_before, mut n_same) = (0, 0);
+    for _ in 0..1_000 {
+        let n_objects = list(dir.join("objects")).into_iter().flat_map(list).count();
+        let is_same = n_objects > 0 && n_objects == n_before && list(dir.join("tmp")).is_empty();
+        (n_before, n_same) = (n_objects, if is_same { n_same + 1 } else { 0 });
+        if n_same == 20 {
+            return n_objects;
+        }
+        // The sender is there, and never sends.
+        assert!(never.recv_timeout(Duration::from_millis(20)).is_err());
+    }
+    panic!("nothing was saved in {}", dir.display());
+}
+
+#[test]
+fn a_conversation_goes_on_after_the_server_was_killed() {
+    let dir = TempDir::new();
+    let cache_dir = dir.path().join("cache");
+    let options = ["--port", "0", "--cache-dir", cache_dir.to_str().unwrap(), "--context", "2048"];
+    let plain = ServerProcess::start(&["--port", "0", "--context", "2048"], &[]);
+    let instructions = "You answer questions about prefix caches. ".repeat(12);
+    let mut messages = vec![json!({"role": "system", "content": instructions})];
+    let mut cached = Vec::new();
+    for question in ["What is saved?", "What is read again?", "And what is lost?"] {
+        messages.push(json!({"role": "user", "content": question}));
+        let request = json!({"messages": messages, "max_tokens": 30, "seed": 5});
+        // Killed at the end of each turn.
+        let server = ServerProcess::start(&options, &[]);
+        assert!(server.printed_before.contains("conversations are saved in"));
+        let found = server.json("POST /v1/chat/completions", &request);
+        let expected = plain.json("POST /v1/chat/completions", &request);
+        assert_eq!(found["choices"], expected["choices"], "{question}");
+        cached.push(found["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap());
+        wait_until_saved(&cache_dir);
+        messages.push(found["choices"][0]["message"].clone());
+    }
+    assert!(cached[0] == 0 && cached[1] > 80 && cached[2] > cached[1], "{cached:?}");
 }
 
 #[test]

@@ -55,6 +55,18 @@ pub struct ServerConfig {
     pub connection_limits: ConnectionLimits,
 }
 
+impl ServerConfig {
+    /// Returns the names of the owners of cached conversations, by number: the keys; none if all
+    /// clients share one cache.
+    #[must_use]
+    pub fn owner_names(&self) -> Vec<String> {
+        match self.cache {
+            CacheScope::PerKey => self.keys.keys.iter().map(|key| key.text.clone()).collect(),
+            CacheScope::Shared => Vec::new(),
+        }
+    }
+}
+
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {

@@ -14,6 +14,7 @@ use moeflux_server::http::{ApiKeys, CacheScope, ManageAccess, ServerConfig, Ways
 use crate::commands::serve::log::LogFormat;
 use crate::failure::{CommandFailure, CommandResult};
 use crate::options::args::ModelArgs;
+use crate::options::cache::CacheArgs;
 use crate::options::ranges;
 use crate::system::in_file::read_file;
 
@@ -100,6 +101,8 @@ pub(crate) struct ServeArgs {
     /// same instructions, but a client can learn what others asked
     #[arg(long)]
     pub(super) cache_shared: bool,
+    #[command(flatten)]
+    pub(super) cache: CacheArgs,
     /// Free the model's memory after this time without a request (90s, 10m, 2h); the next request
     /// loads the model again
     #[arg(long, value_name = "TIME", value_parser = ranges::time)]

@@ -41,14 +41,16 @@ pub(crate) fn run(args: &ServeArgs) -> CommandResult {
     let catalogue = Catalogue::new(args)?;
     let opened = OpenedModel::new(args)?;
     log::begin(args.log)?;
-    let server = Server::bind(args::config(args, request_memory_bytes)?)?;
+    let config = args::config(args, request_memory_bytes)?;
+    let saved = args.cache.open(&config.owner_names())?;
+    let server = Server::bind(config)?;
     let stopper = server.stopper();
     let interrupt = Interrupt::listen_and(move |request| match request {
         StopRequest::Graceful => stopper.stop(),
         StopRequest::Forced => stopper.stop_within(FORCED_DRAIN),
     });
     let (path, context) = (opened.model.path().to_owned(), opened.context());
-    let starter = ModelStarter { args: args.clone(), request_memory_bytes, interrupt };
+    let starter = ModelStarter { args: args.clone(), request_memory_bytes, interrupt, saved };
     let control = starter.control();
     let served = starter.start(opened, Arc::clone(&control), Box::new(|| Ok(())))?;
     let first = ModelInUse { served: served.clone(), path, control: Arc::clone(&control) };

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use moeflux::{CONTEXT_DEFAULT, Model, ModelText, Result};
 use moeflux_chat::Grammars;
 use moeflux_io::FREED_BYTES_KEPT;
-use moeflux_schedule::{Options, Service};
+use moeflux_schedule::{Options, SavedConversations, Service};
 use moeflux_server::http::{MeasuredRates, ModelInfo, Served};
 use serde_json::{Map, Value, json};
 
@@ -33,6 +33,7 @@ pub(super) struct ModelStarter {
     pub(super) args: ServeArgs,
     pub(super) request_memory_bytes: usize,
     pub(super) interrupt: Interrupt,
+    pub(super) saved: Option<SavedConversations>,
 }
 
 /// A model of which only headers were read.
@@ -103,6 +104,7 @@ impl ModelStarter {
         options.kept.n_sessions = args.keep_sessions;
         options.kept.n_bytes = args.keep_memory;
         options.unload_after = args.unload_after;
+        options.saved.clone_from(&self.saved);
         let backend = args.model.backend()?;
         let (model_args, mut before) = (args.model, Some(before));
         let load = move |model| {

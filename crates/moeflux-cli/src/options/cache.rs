@@ -1,0 +1,88 @@
+//! The options of conversations that are saved on a drive, and the folder that they name.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use moeflux::{Error, Result};
+use moeflux_prefix::{OwnerId, PrefixFolder, Store, StoreLimits, StoreRole, WallClock};
+use moeflux_schedule::{Owner, SavedConversations};
+
+use crate::options::ranges;
+use crate::output::print;
+use crate::system::clock;
+
+/// Upper bound on the default size, and its part of the free space.
+const SIZE_DEFAULT_MAX: u64 = 32_000_000_000;
+const FREE_PART: u64 = 10;
+
+/// Fewer tokens are read sooner than loaded.
+const N_TOKENS_MIN: usize = 64;
+
+/// Options of saved conversations.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CacheArgs {
+    /// Save conversations in this folder, so that they go on after a restart without being read
+    /// again. The folder then holds what users write
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Size of that folder; what saves the least time is removed first [default: a tenth of the
+    /// free space, at most 32GB]
+    #[arg(long, value_name = "SIZE", value_parser = ranges::memory, requires = "cache_dir")]
+    cache_size: Option<u64>,
+    /// Bytes that may be written to that folder per day
+    #[arg(long, value_name = "SIZE", value_parser = ranges::memory, default_value = "100GB")]
+    cache_writes_per_day: u64,
+}
+
+/// The system's clock.
+#[derive(Debug)]
+struct SystemClock;
+
+impl WallClock for SystemClock {
+    fn since_1970(&self) -> Duration {
+        clock::since_1970()
+    }
+}
+
+impl CacheArgs {
+    /// Opens the folder, if one is named. `names` are those of owners, by number; without any, all
+    /// requests have one owner.
+    pub(crate) fn open(&self, names: &[String]) -> Result<Option<SavedConversations>> {
+        let Some(dir) = &self.cache_dir else { return Ok(None) };
+        let failed = |problem: &dyn fmt::Display| Error::Machine(format!("--cache-dir: {problem}"));
+        std::fs::create_dir_all(dir)
+            .map_err(|error| failed(&format_args!("cannot create {}: {error}", dir.display())))?;
+        let n_bytes_max = self.cache_size.unwrap_or_else(|| {
+            let free_bytes = moeflux_io::free_disk_bytes(dir).unwrap_or(0);
+            (free_bytes / FREE_PART).min(SIZE_DEFAULT_MAX)
+        });
+        let limits = StoreLimits { n_bytes_max, write_bytes_per_day: self.cache_writes_per_day };
+        let folder = PrefixFolder::new(dir.clone(), Arc::new(SystemClock));
+        let store = Store::open(folder, limits).map_err(|error| failed(&error))?;
+        let ids = names.iter().map(|name| store.owner(name));
+        let ids: Vec<OwnerId> =
+            ids.collect::<std::result::Result<_, _>>().map_err(|it| failed(&it))?;
+        print::stderr_line(&format!(
+            "conversations are saved in {}, up to {:.1} GB{}",
+            dir.display(),
+            as_gb(n_bytes_max),
+            match store.role() {
+                StoreRole::Writer => "",
+                StoreRole::Reader => "; another process writes there, this one reads",
+            }
+        ));
+        let owners = move |Owner(idx): Owner| match ids.is_empty() {
+            true => Some(OwnerId::ANONYMOUS),
+            false => ids.get(idx).copied(),
+        };
+        Ok(Some(SavedConversations { store, owners: Arc::new(owners), n_tokens_min: N_TOKENS_MIN }))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for display")]
+fn as_gb(n_bytes: u64) -> f64 {
+    n_bytes as f64 / 1e9
+}
