@@ -6,7 +6,7 @@
 //! secret                        from which the owners of keys are made
 //! written                       bytes written on a day
 //! objects/HH/END-START.KIND     objects; HH are the first digits of END
-//! tmp/N.part                    files that are being written
+//! tmp/N.part, tmp/NAME-N.part   files that are being written
 //! damaged/N-NAME                the latest damaged files
 //! ```
 //!
@@ -118,7 +118,7 @@ impl PrefixFolder {
     pub(crate) fn put_tag(&self) -> Result<()> {
         match self.read_small("CACHEDIR.TAG")? {
             Some(bytes) if bytes == TAG.as_bytes() => Ok(()),
-            _ => self.write_small("CACHEDIR.TAG", TAG.as_bytes()),
+            _ => self.write_small("CACHEDIR.TAG", 0, TAG.as_bytes()),
         }
     }
 
@@ -130,7 +130,7 @@ impl PrefixFolder {
         let mut secret = [0; SECRET_BYTES];
         let made = self.files.random(&mut secret);
         made.map_err(Error::at("make random numbers for", &self.root))?;
-        self.write_small("secret", &secret)?;
+        self.write_small("secret", 0, &secret)?;
         Ok(secret)
     }
 
@@ -156,15 +156,20 @@ impl PrefixFolder {
         Ok(Some(file.loaded().to_vec()))
     }
 
-    /// Writes a small file, in place of an old one.
-    pub(crate) fn write_small(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let (part, path) = (self.tmp().join(format!("{name}{PART}")), self.root.join(name));
-        // What an earlier attempt left would be in the way.
+    /// Writes a small file, in place of an old one. Threads that write one at a time give different
+    /// numbers.
+    pub(crate) fn write_small(&self, name: &str, number: u64, bytes: &[u8]) -> Result<()> {
+        let part = self.tmp().join(format!("{name}-{number}{PART}"));
+        let path = self.root.join(name);
+        // What an earlier process left would be in the way.
         drop(self.files.remove(&part));
         let mut file = self.files.create(&part).map_err(Error::at("create", &part))?;
         let written = file.write_all(bytes).and_then(|()| file.sync());
         drop(file);
         let renamed = written.and_then(|()| self.files.rename(&part, &path));
+        if renamed.is_err() {
+            drop(self.files.remove(&part));
+        }
         renamed.and_then(|()| self.files.sync_folder(&self.root)).map_err(Error::at("write", &path))
     }
 

@@ -83,10 +83,11 @@ impl Store {
     /// The folder can neither be made nor listed.
     pub fn open(folder: PrefixFolder, limits: StoreLimits) -> Result<Self> {
         let store = Self { shared: Arc::new(Shared::new(folder, limits)) };
-        if store.try_take_over().is_ok_and(|role| role == StoreRole::Writer) {
-            return Ok(store);
+        let taken = store.try_take_over();
+        if let Err(unlisted) = store.refresh() {
+            // What kept it from being made says more.
+            return Err(taken.err().unwrap_or(unlisted));
         }
-        store.refresh()?;
         Ok(store)
     }
 

@@ -229,6 +229,13 @@ fn header_of(object: &NewObject<'_>, created_s: u64) -> Result<ObjectHeader, Wri
     })
 }
 
+/// A file that is going to be written.
+#[derive(Clone, Copy)]
+struct PartFile {
+    number: u64,
+    n_bytes: u64,
+}
+
 /// Reserves the bytes of a file and returns where to write it.
 fn reserve(
     shared: &Shared,
@@ -247,22 +254,23 @@ fn reserve(
     // What leads to the object must not leave for it.
     state.index.hold(id.start);
     state.n_parts += 1;
-    let part = folder.part_path(state.n_parts);
+    let part = PartFile { number: state.n_parts, n_bytes: file_bytes };
     drop(state);
-    let reserved = reserve_bytes(shared, header, file_bytes);
+    let reserved = reserve_bytes(shared, header, part);
     if reserved.is_err() {
         let mut state = shared.state();
         state.pending.remove(&id);
         state.index.release(id.start);
     }
-    reserved.map(|()| part)
+    reserved.map(|()| folder.part_path(part.number))
 }
 
 fn reserve_bytes(
     shared: &Shared,
     header: &ObjectHeader,
-    file_bytes: u64,
+    part: PartFile,
 ) -> Result<(), WriteRefusal> {
+    let file_bytes = part.n_bytes;
     let folder = &shared.folder;
     let n_bytes_max = shared.limits.n_bytes_max;
     if file_bytes > n_bytes_max {
@@ -275,7 +283,7 @@ fn reserve_bytes(
         if day != before {
             // The clock went back: from here on, its next day counts.
             shared.state().day = day;
-            drop(folder.write_small("written", day.to_text().as_bytes()));
+            drop(folder.write_small("written", part.number, day.to_text().as_bytes()));
         }
         return Err(WriteRefusal::OverDayBudget { wanted_bytes: file_bytes, left_bytes });
     }
@@ -285,9 +293,12 @@ fn reserve_bytes(
     }
     shared.make_room(header.namespace, file_bytes)?;
     // Counted before it is written, so that a process that keeps failing stays within the day.
-    let day = day.plus(file_bytes);
-    shared.state().day = day;
-    folder.write_small("written", day.to_text().as_bytes()).map_err(|error| {
+    let day = {
+        let mut state = shared.state();
+        state.day = state.day.at(folder.now()).plus(file_bytes);
+        state.day
+    };
+    folder.write_small("written", part.number, day.to_text().as_bytes()).map_err(|error| {
         shared.state().room.reserved_bytes -= file_bytes;
         shared.count_error(error).into()
     })

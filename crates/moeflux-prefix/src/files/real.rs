@@ -61,9 +61,7 @@ impl Files for MachineFiles {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn OpenedFile>> {
-        let file = DriveFile::open(path, Caching::Direct)?;
-        let memory = AlignedBytes::zeroed(0).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Box::new(BlockFile { file, memory, start: 0, end: 0 }))
+        Ok(Box::new(BlockFile::open(path, Caching::Direct)?))
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn NewFile>> {
@@ -111,6 +109,14 @@ impl Files for MachineFiles {
 
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
         getrandom::fill(bytes).map_err(|error| io::Error::other(error.to_string()))
+    }
+}
+
+impl BlockFile {
+    fn open(path: &Path, caching: Caching) -> io::Result<Self> {
+        let file = DriveFile::open(path, caching)?;
+        let memory = AlignedBytes::zeroed(0).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { file, memory, start: 0, end: 0 })
     }
 }
 
@@ -165,5 +171,42 @@ impl Write for CreatedFile {
 impl NewFile for CreatedFile {
     fn sync(&mut self) -> io::Result<()> {
         self.0.sync_all()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_testing::temp_dir::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn any_range_is_read_directly_or_through_the_page_cache() {
+        let folder = TempDir::new();
+        let bytes: Vec<u8> = (0..20_001_u32).map(|it| (it * 7 % 251) as u8).collect();
+        let path = folder.write("f", &bytes);
+        for caching in [Caching::Direct, Caching::PageCache] {
+            let mut file = BlockFile::open(&path, caching).unwrap();
+            assert_eq!((file.len_bytes(), file.loaded()), (20_001, &[][..]));
+            for (offset, n_bytes) in [
+                (0, 1),
+                (0, 4096),
+                (1, 4096),
+                (4095, 2),
+                (4096, 8192),
+                (8192, 11_809),
+                (16_384, 3_617),
+                (20_000, 1),
+                (0, 20_001),
+            ] {
+                file.load(offset as u64, n_bytes).unwrap();
+                assert_eq!(file.loaded(), &bytes[offset..offset + n_bytes]);
+            }
+            for (offset, n_bytes) in [(20_001, 1), (20_000, 2), (16_384, 4096), (1 << 40, 1)] {
+                let error = file.load(offset, n_bytes).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+                assert_eq!(file.loaded(), &[]);
+            }
+        }
     }
 }

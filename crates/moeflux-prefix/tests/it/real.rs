@@ -116,6 +116,39 @@ fn a_changed_byte_of_any_part_is_a_miss_and_the_file_is_set_aside() {
 }
 
 #[test]
+#[cfg(unix)]
+fn files_that_change_while_they_are_read_give_no_wrong_byte() {
+    let root = TempDir::new();
+    let store = open(root.path(), LIMITS);
+    let tokens = [1, 2];
+    let payload = Rng::new(1).bytes(3 << 20);
+    let object = segment(&tokens, 0, payload.len());
+    let id = put(&store, &object, &payload).unwrap();
+    let path = file_of(root.path(), id);
+
+    // Another file gets the name: the reader keeps the one that it has opened.
+    let mut bytes = vec![0; 100];
+    let mut reader = store.read(id, &tokens).unwrap();
+    reader.read_exact(&mut bytes).unwrap();
+    let other = root.write("other", fs::read(&path).unwrap());
+    fs::rename(&other, &path).unwrap();
+    reader.read_to_end(&mut bytes).unwrap();
+    assert!(bytes == payload);
+
+    // The file itself is changed: what comes before the change is right, the rest does not come.
+    let mut bytes = vec![0; 100];
+    let mut reader = store.read(id, &tokens).unwrap();
+    reader.read_exact(&mut bytes).unwrap();
+    let mut file = fs::File::options().write(true).open(&path).unwrap();
+    std::io::Seek::seek(&mut file, std::io::SeekFrom::Start(4096 + (2 << 20))).unwrap();
+    file.write_all(&[0; 64]).unwrap();
+    reader.read_to_end(&mut bytes).unwrap_err();
+    assert!(bytes == payload[..2 << 20]);
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    assert_eq!(store.list(), []);
+}
+
+#[test]
 fn other_tokens_are_a_miss_that_harms_nothing() {
     let root = TempDir::new();
     let store = open(root.path(), LIMITS);
@@ -261,7 +294,7 @@ fn a_folder_that_cannot_be_made_is_an_error_of_one_line() {
     root.write("cache", b"a file");
     let folder = PrefixFolder::new(root.path().join("cache"), Arc::new(SimClock::default()));
     let message = Store::open(folder, LIMITS).unwrap_err().to_string();
-    assert!(message.starts_with("cannot list ") && !message.contains('\n'), "{message}");
+    assert!(message.starts_with("cannot create ") && !message.contains('\n'), "{message}");
 }
 
 #[test]
@@ -284,8 +317,9 @@ fn use_beside_others(store: &Store, thread: u32) {
     for _ in 0..50 {
         let tokens = &[1, 2, 3, 4, 5][..rng.between(1, 5)];
         let payload = vec![7; 1_000 * tokens.len()];
+        let written = put(store, &segment(tokens, tokens.len() - 1, payload.len()), &payload);
         // Another thread may be faster.
-        drop(put(store, &segment(tokens, tokens.len() - 1, payload.len()), &payload));
+        assert!(matches!(written, Ok(_) | Err(WriteRefusal::AlreadyThere)), "{written:?}");
         let found = store.find(namespace(), tokens, StateNeed::NoState);
         // What was found may leave before it is read.
         let mut reads = found.segments.iter().filter_map(|id| read(store, *id, tokens).ok());

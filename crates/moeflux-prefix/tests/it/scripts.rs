@@ -69,6 +69,12 @@ fn ids(store: &Store) -> BTreeSet<ObjectId> {
     store.list().iter().map(|it| it.id).collect()
 }
 
+/// Whether a file in `tmp` is none of an object.
+fn is_small(path: &Path) -> bool {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    ["written-", "secret-", "CACHEDIR.TAG-"].iter().any(|it| name.starts_with(it))
+}
+
 impl Script {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
@@ -131,10 +137,6 @@ impl Script {
 
     fn folder_bytes(&self) -> u64 {
         let drive = self.drive.lock();
-        let is_small = |path: &Path| {
-            let small = ["written.part", "secret.part", "CACHEDIR.TAG.part"];
-            small.iter().any(|it| path.ends_with(it))
-        };
         let folders = ["objects", "tmp", "damaged"].map(|it| Path::new(ROOT).join(it));
         let files = folders.iter().flat_map(|it| drive.files_below(it));
         files.filter(|(path, _)| !is_small(path)).map(|(_, bytes)| bytes.len() as u64).sum()
@@ -502,8 +504,9 @@ impl Script {
             } else {
                 drop(writer);
             }
+            // A small file that could not be removed may be left.
             let parts = self.drive.lock().files_below(&Path::new(ROOT).join("tmp"));
-            assert_eq!(parts, []);
+            assert!(parts.iter().all(|(path, _)| is_small(path)));
         }
     }
 }
