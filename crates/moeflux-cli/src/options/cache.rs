@@ -53,10 +53,11 @@ impl CacheArgs {
     pub(crate) fn open(&self, names: &[String]) -> Result<Option<SavedConversations>> {
         let Some(dir) = &self.cache_dir else { return Ok(None) };
         let failed = |problem: &dyn fmt::Display| Error::Machine(format!("--cache-dir: {problem}"));
-        std::fs::create_dir_all(dir)
-            .map_err(|error| failed(&format_args!("cannot create {}: {error}", dir.display())))?;
+        let dir = std::path::absolute(dir).map_err(|error| failed(&error))?;
         let n_bytes_max = self.cache_size.unwrap_or_else(|| {
-            let free_bytes = moeflux_io::free_disk_bytes(dir).unwrap_or(0);
+            // The store makes the folder, for this user alone.
+            let existing = dir.ancestors().find(|it| it.exists()).unwrap_or(&dir);
+            let free_bytes = moeflux_io::free_disk_bytes(existing).unwrap_or(0);
             (free_bytes / FREE_PART).min(SIZE_DEFAULT_MAX)
         });
         let limits = StoreLimits { n_bytes_max, write_bytes_per_day: self.cache_writes_per_day };
@@ -65,15 +66,13 @@ impl CacheArgs {
         let ids = names.iter().map(|name| store.owner(name));
         let ids: Vec<OwnerId> =
             ids.collect::<std::result::Result<_, _>>().map_err(|it| failed(&it))?;
-        print::stderr_line(&format!(
-            "conversations are saved in {}, up to {:.1} GB{}",
-            dir.display(),
-            as_gb(n_bytes_max),
-            match store.role() {
-                StoreRole::Writer => "",
-                StoreRole::Reader => "; another process writes there, this one reads",
-            }
-        ));
+        let role = match store.try_take_over() {
+            Ok(StoreRole::Writer) => String::new(),
+            Ok(StoreRole::Reader) => "; another process writes there, this one reads".to_owned(),
+            Err(error) => format!("; they are only read there: {error}"),
+        };
+        let (dir, n_gb) = (dir.display(), as_gb(n_bytes_max));
+        print::stderr_line(&format!("conversations are saved in {dir}, up to {n_gb:.1} GB{role}"));
         let owners = move |Owner(idx): Owner| match ids.is_empty() {
             true => Some(OwnerId::ANONYMOUS),
             false => ids.get(idx).copied(),

@@ -118,6 +118,11 @@ fn a_conversation_goes_on_after_the_server_was_killed() {
         wait_until_saved(&cache_dir);
         messages.push(found["choices"][0]["message"].clone());
     }
+    #[cfg(unix)]
+    {
+        let mode = std::fs::metadata(&cache_dir).unwrap().permissions();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777, 0o700);
+    }
     assert!(cached[0] == 0 && cached[1] > 80 && cached[2] > cached[1], "{cached:?}");
 }
 
