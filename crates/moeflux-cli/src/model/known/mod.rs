@@ -61,7 +61,7 @@ pub(crate) const KNOWN: [KnownModel; 27] = [
         name: "Qwen3.8-27B",
         size: "27B",
         config: include_str!("qwen3.8-27b.json"),
-        repository: None,
+        repository: Some("mlx-community/Qwen3.8-27B-4bit"),
     },
     KnownModel {
         name: "GLM-4.7-Flash",
