@@ -16,6 +16,7 @@ mod index_json;
 mod pack_journal;
 mod pack_sums;
 mod packed_metadata;
+mod prefix_object;
 mod safetensors_header;
 mod saved_state;
 mod sums;
@@ -37,7 +38,7 @@ pub struct FuzzTarget {
 }
 
 /// All kinds, by name.
-pub const TARGETS: [FuzzTarget; 18] = [
+pub const TARGETS: [FuzzTarget; 19] = [
     FuzzTarget { name: "calls", make: || Box::new(calls::checker()) },
     FuzzTarget { name: "chat_template", make: || Box::new(chat_template::checker()) },
     FuzzTarget { name: "checkpoint", make: || Box::new(checkpoint::check) },
@@ -49,6 +50,7 @@ pub const TARGETS: [FuzzTarget; 18] = [
     FuzzTarget { name: "pack_journal", make: || Box::new(pack_journal::checker()) },
     FuzzTarget { name: "pack_sums", make: || Box::new(pack_sums::check) },
     FuzzTarget { name: "packed_metadata", make: || Box::new(packed_metadata::check) },
+    FuzzTarget { name: "prefix_object", make: || Box::new(prefix_object::check) },
     FuzzTarget { name: "safetensors_header", make: || Box::new(safetensors_header::check) },
     FuzzTarget { name: "saved_state", make: || Box::new(saved_state::checker()) },
     FuzzTarget { name: "sums", make: || Box::new(sums::check) },

@@ -45,8 +45,8 @@ macro_rules! tests {
 
 tests! {
     calls chat_template checkpoint config_json generation_config gguf gguf_text index_json
-    pack_journal pack_sums packed_metadata safetensors_header saved_state sums tiktoken_model
-    tokenizer_config tokenizer_json trace
+    pack_journal pack_sums packed_metadata prefix_object safetensors_header saved_state sums
+    tiktoken_model tokenizer_config tokenizer_json trace
 }
 
 #[test]

@@ -47,7 +47,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     (TESTING, &["moeflux", "moeflux-chat", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-wire", &["moeflux", "moeflux-chat"]),
     ("moeflux-fuzz", &["moeflux-fuzz-targets"]),
-    ("moeflux-fuzz-targets", &["moeflux", "moeflux-chat"]),
+    ("moeflux-fuzz-targets", &["moeflux", "moeflux-chat", "moeflux-prefix"]),
     // Runs third-party parsers on texts of moeflux-chat.
     ("moeflux-check-parsers", &[]),
     ("xtask", &[]),
