@@ -23,6 +23,7 @@ WANTED += [(n, 4, 32, None) for n in ("qwen3_moe-bf16", "qwen3_moe-f16-yarn", "q
 WANTED += [("qwen3_5_moe-bf16", 4, 64, None), ("qwen3_5_moe-bf16", 3, 32, None), ("qwen3_5_moe_text-f16", 6, 32, None),
            ("qwen3_5_moe_text-f16", 8, 64, None), ("glm4_moe-bf16", 5, 64, None), ("glm4_moe-f16", 2, 32, None), ("glm4_moe-f16", 6, 64, None),
            ("qwen3_moe-f32", 2, 64, None), ("qwen3_moe-f32", 4, 32, "bfloat16"), ("qwen3_moe-f32", 5, 32, "float16")]
+WANTED += [("llama-bf16-wide", b, g, None) for b, g in ((4, 64), (4, 32), (6, 64))]
 
 
 def fnv(data):
@@ -46,8 +47,8 @@ def as_published(w, block):
             w[k] = v.astype(mx.bfloat16)
 
 
-exact = mlxlib.dequantise_fp8
-mlxlib.dequantise_fp8 = as_published
+exact = mlxlib.dequantise
+mlxlib.dequantise = as_published
 
 
 def quantise(case, bits, group, torch_dtype):

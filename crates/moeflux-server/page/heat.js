@@ -3,6 +3,8 @@
 // A map is a list of layers, each with the uses of its experts and whether they are in memory.
 // Layers may have different numbers of experts.
 
+import { plural } from "./words.js";
+
 // Heights of a row, in pixels of the page.
 const [ROW_MIN, ROW_MAX] = [3, 8];
 // From this width on, in pixels of the screen, cells have a gap between them.
@@ -75,6 +77,25 @@ function columns(layers) {
 export function usesMax(layers) {
   return layers.reduce((most, { uses }) => uses.reduce((a, b) => Math.max(a, b), most), 0);
 }
+
+/** What a map says in words: of experts, or of layers, each of which is its own only expert. */
+export const HEAT_WORDS = {
+  experts: {
+    title: "Experts",
+    label: "Experts by layer",
+    hint: "Point at an expert, or go to it with the arrow keys.",
+    place: (layer, column) => `Layer ${layer}, expert ${column}`,
+    all: ({ nLayers, nExperts }) =>
+      `${plural(nLayers, "layer")} from top to bottom, with ${plural(nExperts, "expert")}`,
+  },
+  layers: {
+    title: "Layers",
+    label: "Layers",
+    hint: "Point at a layer, or go to it with the arrow keys.",
+    place: (layer) => `Layer ${layer}`,
+    all: ({ nLayers }) => `${plural(nLayers, "layer")} from top to bottom`,
+  },
+};
 
 /** Counts over all layers, and the share of uses that the most used tenth of the experts has. */
 export function summary(layers) {

@@ -4,12 +4,10 @@
 // the pointer choose one, which is told in words; the whole is told in words below.
 
 import { element } from "./dom.js";
-import { brightness, cell, isPlace, layout, mix, moved, placeAt, readColour, summary,
+import { brightness, cell, HEAT_WORDS, isPlace, layout, mix, moved, placeAt, readColour, summary,
   usesMax } from "./heat.js";
 import { swatch, write } from "./meters.js";
 import { count, percent, plural } from "./words.js";
-
-const HINT = "Point at an expert, or go to it with the arrow keys.";
 
 export class HeatMap {
   element;
@@ -18,23 +16,24 @@ export class HeatMap {
     tabindex: "0",
     role: "application",
     "aria-roledescription": "map",
-    "aria-label": "Experts by layer",
     "aria-describedby": "heat-summary",
   });
-  #told = element("p", { class: "told", role: "status" }, HINT);
+  #title = element("h3", { id: "heat-title" });
+  #told = element("p", { class: "told", role: "status" });
   #summary = element("p", { class: "hint", id: "heat-summary" });
   #kept = swatch("kept");
   #away = swatch("away");
   #layers = [];
   #place = null;
+  #words = null;
 
   constructor() {
     const legend = element("ul", { class: "legend" },
       element("li", {}, this.#kept, "In memory"), element("li", {}, this.#away, "On the drive"),
       element("li", {}, "Stronger: used more often"));
     this.element = element("section", { hidden: true, "aria-labelledby": "heat-title" },
-      element("h3", { id: "heat-title" }, "Experts"), legend, this.#canvas, this.#told,
-      this.#summary);
+      this.#title, legend, this.#canvas, this.#told, this.#summary);
+    this.#name(HEAT_WORDS.experts);
     const point = (event) => this.#point(event);
     this.#canvas.addEventListener("pointermove", point);
     this.#canvas.addEventListener("pointerdown", point);
@@ -47,18 +46,27 @@ export class HeatMap {
   }
 
   /** No layers hide the map. It is drawn as wide as it is shown, so that its pixels are sharp. */
-  set(layers) {
+  set(layers, areLayers = false) {
     this.#layers = layers;
+    this.#name(areLayers ? HEAT_WORDS.layers : HEAT_WORDS.experts);
     this.element.hidden = layers.length === 0;
     if (this.element.hidden) return;
     if (this.#place && !isPlace(layers, this.#place)) this.#place = null;
     this.#draw();
     this.#tell();
     const it = summary(layers);
-    write(this.#summary, `${plural(it.nLayers, "layer")} from top to bottom, with ${
-      plural(it.nExperts, "expert")}: ${count(it.nInMemory)} are in memory, ${
-      count(it.nUsed)} were used since the model was loaded.${it.tenthShare === null ? ""
-      : ` A tenth of them has ${percent(it.tenthShare)} of all uses.`}`);
+    const hasTenth = it.tenthShare !== null && !areLayers;
+    write(this.#summary, `${this.#words.all(it)}: ${count(it.nInMemory)} are in memory, ${
+      count(it.nUsed)} were used since the model was loaded.${hasTenth
+      ? ` A tenth of them has ${percent(it.tenthShare)} of all uses.` : ""}`);
+  }
+
+  #name(words) {
+    if (words === this.#words) return;
+    this.#words = words;
+    write(this.#title, words.title);
+    this.#canvas.setAttribute("aria-label", words.label);
+    this.#tell();
   }
 
   #draw() {
@@ -108,10 +116,12 @@ export class HeatMap {
   }
 
   #tell() {
-    if (!this.#place) return write(this.#told, HINT);
+    if (!this.#place || !isPlace(this.#layers, this.#place)) {
+      return write(this.#told, this.#words.hint);
+    }
     const { row, column } = this.#place;
     const { layer, uses, in_memory: inMemory } = this.#layers[row];
-    return write(this.#told, `Layer ${layer}, expert ${column}: used ${
+    return write(this.#told, `${this.#words.place(layer, column)}: used ${
       plural(uses[column], "time")}, ${inMemory[column] ? "in memory" : "on the drive"}.`);
   }
 }

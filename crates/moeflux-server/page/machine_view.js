@@ -19,7 +19,17 @@ const STATES = {
   closed: "The server is being closed.",
 };
 const MEMORY_KEYS = ["resident", "experts", "step", "sessions", "rest"];
-const ALL_IN_MEMORY = "All experts are in memory.";
+/** What streamed parts of the model are called: experts, or layers of a model without experts. */
+const EXPERT_NAMES = {
+  found: "Experts found in memory",
+  where: "Where the experts were",
+  drive: "Experts and the drive",
+};
+const LAYER_NAMES = {
+  found: "Layers found in memory",
+  where: "Where the layers were",
+  drive: "Layers and the drive",
+};
 
 export class MachineView {
   element;
@@ -32,8 +42,8 @@ export class MachineView {
   #now = new Meter("Now");
   #answer = new Meter("Over the answer");
   #chart = new RateChart();
-  #allHere = element("p", { class: "hint" }, ALL_IN_MEMORY);
-  #found = new Meter("Experts found in memory", { hasBar: true });
+  #allHere = element("p", { class: "hint" });
+  #found = new Meter(EXPERT_NAMES.found, { hasBar: true });
   #wait = new Meter("Time spent waiting for the drive", { hasBar: true, className: "slow" });
   #perToken = new Meter("Read from the drive per token");
   #drive = new Meter("Drive now", { hasBar: true });
@@ -47,17 +57,20 @@ export class MachineView {
   #sessionBytes = new Meter("Memory of sessions", { hasBar: true });
   #cached = new Meter("Prompt tokens cached", { hasBar: true });
   #readParts;
+  #driveTitle = element("h3", {}, EXPERT_NAMES.drive);
   #tierParts;
+  #tierTitle = element("h3", {}, EXPERT_NAMES.where);
   #memoryParts;
 
   constructor() {
     this.#readParts = list(this.#found, this.#wait, this.#perToken, this.#drive);
-    this.#tierParts = section("Where the experts were", list(this.#card, this.#memory, this.#disk));
+    const tiers = list(this.#card, this.#memory, this.#disk);
+    this.#tierParts = element("section", {}, this.#tierTitle, tiers);
     this.#memoryParts = section("Memory", list(this.#budget), this.#stack.element);
     this.layers = element("div", { class: "layers" }, this.#timeLine.element, this.#map.element);
     this.element = element("div", { class: "machine-body" }, this.#trouble,
       section("Speed", list(this.#now, this.#answer), this.#chart.element),
-      section("Experts and the drive", this.#allHere, this.#readParts), this.#tierParts,
+      element("section", {}, this.#driveTitle, this.#allHere, this.#readParts), this.#tierParts,
       this.#memoryParts, section("Answers and sessions", list(this.#requests, this.#sessions,
         this.#sessionBytes, this.#cached)), this.layers);
     this.setTrouble("Asking the server…");
@@ -70,8 +83,9 @@ export class MachineView {
   }
 
   setExperts({ layers, last_token: lastToken }) {
-    this.#timeLine.set(tokenTimes(lastToken));
-    this.#map.set(layers);
+    const areLayers = this.#history.newest?.experts?.are_layers === true;
+    this.#timeLine.set(tokenTimes(lastToken), areLayers);
+    this.#map.set(layers, areLayers);
   }
 
   setTrouble(text) {
@@ -84,6 +98,7 @@ export class MachineView {
     const state = this.#history.newest;
     if (!state) return;
     const measures = this.#history.measures(nowMs);
+    this.#name(state);
     this.#now.set(tokenRate(measures.tokensPerS));
     this.#answer.set(tokenRate(measures.answerTokensPerS));
     this.#chart.set(this.#history.series(nowMs));
@@ -91,6 +106,15 @@ export class MachineView {
     this.#showTiers(state, measures.tiers);
     this.#showMemory(state);
     this.#showSessions(state);
+  }
+
+  #name({ experts, memory }) {
+    const names = experts?.are_layers ? LAYER_NAMES : EXPERT_NAMES;
+    this.#found.name(names.found);
+    write(this.#tierTitle, names.where);
+    write(this.#driveTitle, memory?.expert_bytes === 0 ? "The drive" : names.drive);
+    const what = memory?.expert_bytes === 0 ? "weights" : "experts";
+    write(this.#allHere, `All ${what} are in memory.`);
   }
 
   #showReads({ experts, measured, state }, measures) {
@@ -117,7 +141,8 @@ export class MachineView {
     const onCard = tiers && `holds ${size(tiers.near_bytes)}`;
     this.#card.set(...tier(shares?.card ?? null, onCard));
     const held = experts
-      ? `room for ${count(experts.n_slots)} of ${plural(experts.n_experts, "expert")}`
+      ? `room for ${count(experts.n_slots)} of ${
+        plural(experts.n_experts, experts.are_layers ? "layer" : "expert")}`
       : tiers && `holds ${size(tiers.far_bytes)}`;
     this.#memory.set(...tier(shares?.memory ?? null, held));
     this.#disk.set(...tier(shares?.drive ?? null, experts?.drive));

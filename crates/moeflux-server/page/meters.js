@@ -10,6 +10,7 @@ const whole = { x: "0", y: "0", height: "100%" };
 /** A line with a name, a value and, if `hasBar`, a bar below them. */
 export class Meter {
   element;
+  #label = element("dt", {});
   #value = element("span", { class: "value" });
   #note = element("span", { class: "note" });
   #bar = null;
@@ -23,8 +24,12 @@ export class Meter {
       this.#bar = drawn("svg", about, ground, this.#fill);
       parts.push(this.#bar);
     }
-    this.element = element("div", { class: "measure" }, element("dt", {}, label),
-      element("dd", {}, ...parts));
+    this.name(label);
+    this.element = element("div", { class: "measure" }, this.#label, element("dd", {}, ...parts));
+  }
+
+  name(label) {
+    write(this.#label, label);
   }
 
   /** A bar whose share is null is left out. */
@@ -60,15 +65,17 @@ export class StackedBar {
       rect.setAttribute("x", percentage(start));
       setWidth(rect, share);
       start += share;
-      write(this.#item(key, label), text);
+      const { name, value } = this.#item(key);
+      write(name, label);
+      write(value, text);
     }
   }
 
-  #item(key, label) {
+  #item(key) {
     if (!this.#items.has(key)) {
-      const value = element("span", { class: "value" });
-      this.#list.append(element("li", {}, swatch(key), label, value));
-      this.#items.set(key, value);
+      const [name, value] = [element("span", {}), element("span", { class: "value" })];
+      this.#list.append(element("li", {}, swatch(key), name, value));
+      this.#items.set(key, { name, value });
     }
     return this.#items.get(key);
   }

@@ -67,11 +67,14 @@ export function rates(range) {
 }
 
 /** What a plan that fits says besides the rate of answers. */
-export function planFacts({ in_memory: share, drive_bytes_per_token: read, bound }) {
+export function planFacts({ in_memory: share, is_dense: isDense, drive_bytes_per_token: read,
+  bound }) {
   const facts = [];
   if (bound) facts.push(`limited by ${BOUNDS[bound] ?? bound}`);
-  if (share >= 1) facts.push("all experts in memory");
-  else if (Number.isFinite(share)) facts.push(`${percent(share)} of the experts in memory`);
+  if (share >= 1) facts.push(isDense ? "all weights in memory" : "all experts in memory");
+  else if (Number.isFinite(share)) {
+    facts.push(`${percent(share)} of the ${isDense ? "layers" : "experts"} in memory`);
+  }
   if (read?.[1] > 0) facts.push(`${driveBytes(read)} from the drive per token`);
   return facts.map((fact, index) => (index === 0 ? sentence(fact) : fact));
 }

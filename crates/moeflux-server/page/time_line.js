@@ -27,6 +27,7 @@ export class TimeLine {
   #told = element("p", { class: "told", role: "status" }, HINT);
   #times = null;
   #newest = null;
+  #areLayers = false;
   #index = null;
 
   constructor() {
@@ -56,8 +57,9 @@ export class TimeLine {
   }
 
   /** Times of `tokenTimes`; null hides the line. */
-  set(times) {
+  set(times, areLayers = false) {
     this.#newest = times;
+    this.#areLayers = areLayers;
     const isSameModel = times?.parts.length === this.#times?.parts.length;
     if (this.#index !== null && isSameModel) return;
     this.#index = null;
@@ -112,7 +114,7 @@ export class TimeLine {
   #mark() {
     const part = this.#index === null ? null : this.#times.parts[this.#index];
     this.#chosen.toggleAttribute("hidden", part === null);
-    write(this.#told, part ? partSentence(part) : HINT);
+    write(this.#told, part ? partSentence(part, this.#areLayers) : HINT);
     if (!part) return;
     this.#chosen.setAttribute("x", percentage(part.start));
     this.#chosen.setAttribute("width", percentage(part.computeShare + part.waitShare));

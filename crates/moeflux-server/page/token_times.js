@@ -77,8 +77,10 @@ export function tokenSentence({ seconds, waitS, slowest }) {
     shortTime(slowest.seconds)}.`;
 }
 
-export function partSentence({ layer, seconds, waitS, found, read }) {
+/** The feed-forward of a layer that is streamed is its only expert: `areLayers`. */
+export function partSentence({ layer, seconds, waitS, found, read }, areLayers = false) {
   const wait = waitS > 0 ? `${shortTime(waitS)} of it waiting` : "without waiting";
-  return `Layer ${layer}: ${shortTime(seconds)}, ${wait}; ${plural(found, "expert")} in memory, ${
-    read} read.`;
+  const layerPlace = read > 0 ? "read from the drive" : "in memory";
+  const place = areLayers ? layerPlace : `${plural(found, "expert")} in memory, ${read} read`;
+  return `Layer ${layer}: ${shortTime(seconds)}, ${wait}; ${place}.`;
 }

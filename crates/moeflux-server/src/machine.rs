@@ -68,6 +68,7 @@ fn memory(memory: &Memory, process_bytes: Option<u64>) -> Json {
 
 fn experts(stream: &StreamStats) -> Json {
     json!({
+        "are_layers": stream.are_layers,
         "n_experts": stream.n_experts,
         "n_slots": stream.n_slots,
         "slot_bytes": stream.slot_bytes,

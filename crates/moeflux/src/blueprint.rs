@@ -111,7 +111,11 @@ impl Blueprint {
     fn bind((spec, model_type): (ModelSpec, String), source: TensorSource<'_>) -> Result<Self> {
         let streamed = spec.with_streamed_layers();
         let streamed = streamed.map(|spec| Self::bind((spec, model_type.clone()), source));
-        let streamed = streamed.and_then(Result::ok).map(Box::new);
+        let streamed = streamed.and_then(|bound| {
+            let problem = "the layers of this dense model cannot be streamed";
+            bound.inspect_err(|error| tracing::warn!(%error, model_type, "{problem}")).ok()
+        });
+        let streamed = streamed.map(Box::new);
         let mut binder = Binder::new(source, &spec);
         let plan = families::build(&spec, &mut binder)?;
         let manifest = binder.finish()?;

@@ -64,6 +64,11 @@ pub mod experts {
         SlotExperts, for_each_expert,
     };
 
+    /// Which experts stay in memory.
+    pub mod policy {
+        pub use crate::experts::policy::N_SLOTS_IN_TURN;
+    }
+
     /// Prediction of the next experts.
     pub mod predict {
         pub use crate::experts::predict::{GuessStage, Quality};

@@ -137,6 +137,11 @@ test("memory has its parts, the rest of the process, and a budget", () => {
     sessions: { bytes: 5 } });
   assert.deepEqual([over.used, over.budget, over.whole], [60, 50, 60]);
   assert.equal(memoryParts({ memory: null, sessions: { bytes: 0 } }), null);
+  const labels = (experts) => memoryParts({ memory, sessions: { bytes: 5 }, experts }).parts
+    .map(({ label }) => label);
+  assert.equal(labels(null)[1], "Experts");
+  assert.equal(labels({ are_layers: false })[1], "Experts");
+  assert.equal(labels({ are_layers: true })[1], "Layers");
 });
 
 test("sizes, rates and shares read well", () => {
@@ -152,6 +157,17 @@ test("sizes, rates and shares read well", () => {
   const shares = [null, 0, 0.001, 0.5, 0.999, 1];
   assert.deepEqual(shares.map(words.percent),
     ["–", "0 %", "under 1 %", "50 %", "over 99 %", "100 %"]);
+});
+
+test("a map of layers does not speak of experts", () => {
+  const counts = { nLayers: 4, nExperts: 4 };
+  const { experts, layers } = heat.HEAT_WORDS;
+  assert.equal(experts.all({ nLayers: 1, nExperts: 64 }),
+    "1 layer from top to bottom, with 64 experts");
+  assert.equal(experts.place(3, 7), "Layer 3, expert 7");
+  assert.deepEqual([layers.all(counts), layers.place(3, 0)],
+    ["4 layers from top to bottom", "Layer 3"]);
+  assert.ok(![layers.title, layers.label, layers.hint].some((it) => /expert/i.test(it)));
 });
 
 test("used experts are brighter, and those in memory are never dark", () => {
@@ -222,6 +238,10 @@ test("the time of a token has parts that are the whole", () => {
     "Layer 6: 2.0 ms, 2.0 ms of it waiting; 5 experts in memory, 3 read.",
   ]);
   assert.match(token.tokenSentence(token.tokenTimes({ layers: [layer(0, 1, 0)] })), /, none of it/);
+  assert.deepEqual([0, 1].map((index) => token.partSentence(times.parts[index], true)), [
+    "Layer 3: 2.0 ms, 1.5 ms of it waiting; read from the drive.",
+    "Layer 4: 0.000 ms, without waiting; in memory.",
+  ]);
 });
 
 test("there is no time of a token where the server tells none", () => {

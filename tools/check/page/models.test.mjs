@@ -75,6 +75,9 @@ test("a plan is said in plain words", () => {
     "120–450 MB from the drive per token"]);
   const whole = { ...PLAN, in_memory: 1, drive_bytes_per_token: [0, 0], bound: "CPU" };
   assert.deepEqual(list.planFacts(whole), ["Limited by the processor", "all experts in memory"]);
+  assert.deepEqual(list.planFacts({ ...whole, is_dense: true }),
+    ["Limited by the processor", "all weights in memory"]);
+  assert.equal(list.planFacts({ ...PLAN, is_dense: true })[1], "34 % of the layers in memory");
   assert.deepEqual(list.planFacts({ drive_bytes_per_token: [5e6, 5e6] }),
     ["5.0 MB from the drive per token"]);
   assert.deepEqual(list.planFacts({}), []);

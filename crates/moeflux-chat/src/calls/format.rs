@@ -18,6 +18,8 @@ pub struct CallFormat {
     pub(crate) after_text: &'static str,
     /// Other texts that may begin a call. An answer that is held to rules must not contain them.
     pub(crate) other_openers: &'static [&'static str],
+    /// The marker that may stand before calls that need none; otherwise empty.
+    pub(crate) optional_opener: &'static str,
     /// Before the first call; empty if the calls of a turn have no common frame.
     pub(crate) before_calls: &'static str,
     /// Before each call.
@@ -87,6 +89,7 @@ pub(crate) const HERMES: CallFormat = CallFormat {
     title: "hermes",
     after_text: "\n",
     other_openers: &[],
+    optional_opener: "",
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "{\"name\": \"",
@@ -104,6 +107,7 @@ pub(crate) const QWEN_XML: CallFormat = CallFormat {
     title: "qwen_xml",
     after_text: "\n\n",
     other_openers: &[],
+    optional_opener: "",
     before_calls: "",
     before_call: "<tool_call>\n",
     before_name: "<function=",
@@ -138,6 +142,7 @@ pub(crate) const DEEPSEEK_V3: CallFormat = CallFormat {
     title: "deepseek_v3",
     after_text: "",
     other_openers: &[],
+    optional_opener: "",
     before_calls: "<｜tool▁calls▁begin｜>",
     before_call: "<｜tool▁call▁begin｜>",
     before_name: "function<｜tool▁sep｜>",
@@ -165,6 +170,7 @@ pub(crate) const KIMI_K2: CallFormat = CallFormat {
     title: "kimi_k2",
     after_text: "",
     other_openers: &[],
+    optional_opener: "",
     before_calls: "<|tool_calls_section_begin|>",
     before_call: "<|tool_call_begin|>",
     before_name: "functions.",
@@ -182,6 +188,7 @@ pub(crate) const GLM_4_5: CallFormat = CallFormat {
     title: "glm_4_5",
     after_text: "\n",
     other_openers: &[],
+    optional_opener: "",
     before_calls: "",
     before_call: "<tool_call>",
     before_name: "",
@@ -219,6 +226,7 @@ pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
     title: "minimax_m2",
     after_text: "\n",
     other_openers: &[],
+    optional_opener: "",
     before_calls: "<minimax:tool_call>\n",
     before_call: "<invoke name=\"",
     before_name: "",
@@ -241,6 +249,7 @@ pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
     title: "hunyuan_3",
     after_text: "",
     other_openers: &[],
+    optional_opener: "",
     before_calls: "<tool_calls:opensource>\n",
     before_call: "<tool_call:opensource>",
     before_name: "",
@@ -264,6 +273,7 @@ pub(crate) const HARMONY: CallFormat = CallFormat {
     title: "harmony",
     after_text: "<|end|><|start|>assistant",
     other_openers: &["<|start|>assistant to=", "<|channel|>analysis to=", "<|channel|>final to="],
+    optional_opener: "",
     before_calls: "",
     before_call: "<|channel|>commentary to=",
     before_name: "functions.",
@@ -276,9 +286,28 @@ pub(crate) const HARMONY: CallFormat = CallFormat {
     after_calls: "",
 };
 
+/// A JSON object without a marker, at the start of an answer: Llama 3.1 to 3.3. Their templates
+/// write a single call; the semicolon is what other engines read between several.
+pub(crate) const LLAMA_3: CallFormat = CallFormat {
+    title: "llama_3",
+    after_text: "",
+    other_openers: &[],
+    optional_opener: "<|python_tag|>",
+    before_calls: "",
+    before_call: "",
+    before_name: "{\"name\": \"",
+    name: NameForm::Plain,
+    after_name: "\", \"parameters\": ",
+    arguments: ArgumentsForm::Json,
+    after_arguments: "}",
+    after_call: "",
+    between_calls: "; ",
+    after_calls: "",
+};
+
 /// Each format with strings that all occur in its templates. The first match counts, so a more
 /// specific format precedes those that it resembles.
-const BY_TEMPLATE: [(&CallFormat, &[&str]); 11] = [
+const BY_TEMPLATE: [(&CallFormat, &[&str]); 12] = [
     (&KIMI_K2, &["<|tool_calls_section_begin|>"]),
     (&DEEPSEEK_V3, &["<｜tool▁calls▁begin｜>", "```json"]),
     (&DEEPSEEK_V3_1, &["<｜tool▁calls▁begin｜>"]),
@@ -290,6 +319,7 @@ const BY_TEMPLATE: [(&CallFormat, &[&str]); 11] = [
     (&HARMONY, &["<|channel|>commentary", "<|call|>"]),
     (&MINIMAX_M2, &["<minimax:tool_call>", "<invoke name=", "<parameter name="]),
     (&HUNYUAN_3, &["<tool_calls", "<arg_key", ":opensource"]),
+    (&LLAMA_3, &["<|start_header_id|>ipython", "{\"name\": ", "\"parameters\": "]),
 ];
 
 impl CallFormat {
@@ -310,23 +340,29 @@ impl CallFormat {
         (self.name == NameForm::Numbered).then_some(self.before_name)
     }
 
-    /// Returns the marker with which the calls of a turn begin.
+    /// Returns whether calls begin without a marker.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.before_calls.is_empty() && self.before_call.is_empty()
+    }
+
+    /// Returns the marker with which the calls of a turn begin, or may begin.
     #[must_use]
     pub fn opener(&self) -> &'static str {
-        let first = if self.before_calls.is_empty() { self.before_call } else { self.before_calls };
-        first.trim()
+        let openers = [self.before_calls, self.before_call, self.optional_opener];
+        openers.into_iter().find(|it| !it.is_empty()).unwrap_or_default().trim()
     }
 
     /// Returns all markers in angle brackets, which a tokenizer may have as tokens; there may be
     /// duplicates.
     pub fn markers(&self) -> impl Iterator<Item = &'static str> {
-        let around = [self.before_calls, self.before_call, self.before_name, self.after_name];
+        let before = [self.optional_opener, self.before_calls, self.before_call];
+        let around = [self.before_name, self.after_name];
         let after = [self.after_arguments, self.after_call, self.after_calls];
         let tags = match self.arguments {
             ArgumentsForm::Json => [""; 3],
             ArgumentsForm::Tagged(tags) => [tags.before_key, tags.after_key, tags.after_value],
         };
-        let literals = around.into_iter().chain(tags).chain(after);
+        let literals = before.into_iter().chain(around).chain(tags).chain(after);
         let pieces = literals.flat_map(|literal| literal.split_inclusive('>'));
         pieces.filter_map(|piece| Some(&piece[piece.find('<')?..])).filter(|it| it.ends_with('>'))
     }
@@ -340,7 +376,7 @@ mod tests {
 
     use super::*;
 
-    const TEMPLATES: [(&str, Option<&str>); 14] = [
+    const TEMPLATES: [(&str, Option<&str>); 16] = [
         (include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja"), Some("hermes")),
         (
             include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja"),
@@ -365,6 +401,8 @@ mod tests {
             Some("hunyuan_3"),
         ),
         ("<tool_calls:opensource><tool_call:opensource><arg_key:opensource>", Some("hunyuan_3")),
+        (include_str!("../../../moeflux/src/text/template/cases/llama3.jinja"), Some("llama_3")),
+        ("<|start_header_id|>ipython<|end_header_id|>{{ result }}", None),
         ("<seed:tool_call><function=f><parameter=p>", None),
         ("<function=f>{{ arguments }}</function>", None),
     ];
@@ -395,5 +433,6 @@ mod tests {
         assert_eq!(markers(&KIMI_K2)[2], "<|tool_call_argument_begin|>");
         assert_eq!(KIMI_K2.opener(), markers(&KIMI_K2)[0]);
         assert_eq!(QWEN_XML.opener(), "<tool_call>");
+        assert_eq!(markers(&LLAMA_3), [LLAMA_3.opener()]);
     }
 }

@@ -73,7 +73,8 @@ pub(crate) fn closers(format: &CallFormat) -> [&'static str; 2] {
 
 /// Returns the markers that begin a section of calls or a call.
 pub(crate) fn openers(format: &CallFormat) -> [&'static str; 2] {
-    [format.before_calls.trim(), format.before_call.trim()]
+    let first = if format.is_bare() { format.optional_opener } else { format.before_calls };
+    [first.trim(), format.before_call.trim()]
 }
 
 /// Returns whether name and arguments are members of the same JSON object.
@@ -101,6 +102,42 @@ pub(crate) fn find(
         }
     }
     Err(ScanError::Mismatch)
+}
+
+/// Looks for the beginning of a call without a marker at the start of an answer.
+pub(crate) fn bare(
+    format: &'static CallFormat,
+    tools: &[Tool],
+    start: Scan<'_>,
+) -> ScanResult<CallHead> {
+    let (tool_idx, mut scan) = bare_key(tools, start)?;
+    scan.blank()?;
+    match object_begins(&mut scan)? {
+        ArgumentsStart::Empty | ArgumentsStart::Tagged => Err(ScanError::Mismatch),
+        arguments_start => {
+            let body = CallBody::Arguments(CalledTool { tool_idx, id: None }, arguments_start);
+            Ok(CallHead { format, n_bytes: start.until(scan).len(), body })
+        }
+    }
+}
+
+/// Takes the beginning of a call without a marker, up to the colon in front of its arguments. Only
+/// the order of the template is taken, because calls in other orders are certain only at their end.
+pub(crate) fn bare_key<'a>(tools: &[Tool], start: Scan<'a>) -> ScanResult<(usize, Scan<'a>)> {
+    let mut scan = start;
+    for literal in ["{", "\"type\"", ":", "\"function\"", ","] {
+        scan.blank()?;
+        match scan.literal(literal) {
+            // Models add this member in front of the template's.
+            Err(ScanError::Mismatch) if literal == "\"type\"" => break,
+            taken => taken?,
+        }
+    }
+    scan.blank()?;
+    key_and_quote(&mut scan)?;
+    let (tool_idx, mut scan) = named(tools, scan)?;
+    arguments_key(&mut scan)?;
+    Ok((tool_idx, scan))
 }
 
 fn take_openers(format: &CallFormat, scan: &mut Scan<'_>) -> ScanResult<bool> {
@@ -257,16 +294,15 @@ fn envelope<'a>(
         }
         Err(error) => return Err(error),
     }
-    let (tool_idx, mut scan) = one_tool(tools, |tool_idx, tool| {
-        let mut scan = scan;
-        scan.literal(&tool.name)?;
-        scan.literal("\"")?;
-        Ok((tool_idx, scan))
-    })?;
+    let (tool_idx, mut scan) = named(tools, scan)?;
     if !context.is_marked {
         return Ok((body, start));
     }
-    match members_begin(&mut scan) {
+    let arguments = arguments_key(&mut scan).and_then(|()| {
+        scan.blank()?;
+        object_begins(&mut scan)
+    });
+    match arguments {
         // Since there is a key for the arguments, only an object counts as arguments.
         Ok(arguments_start @ (ArgumentsStart::Object | ArgumentsStart::Quoted)) => {
             Ok((CallBody::Arguments(CalledTool { tool_idx, id: None }, arguments_start), scan))
@@ -276,23 +312,38 @@ fn envelope<'a>(
     }
 }
 
+/// Takes the name of a tool and the quote after it.
+pub(crate) fn named<'a>(tools: &[Tool], scan: Scan<'a>) -> ScanResult<(usize, Scan<'a>)> {
+    one_tool(tools, |tool_idx, tool| {
+        let mut scan = scan;
+        scan.literal(&tool.name)?;
+        scan.literal("\"")?;
+        Ok((tool_idx, scan))
+    })
+}
+
 /// Takes `{"name": "`.
 fn name_begins(scan: &mut Scan<'_>) -> ScanResult<()> {
-    for literal in ["{", "\"name\"", ":"] {
+    scan.literal("{")?;
+    scan.blank()?;
+    key_and_quote(scan)
+}
+
+/// Takes `"name": "`.
+fn key_and_quote(scan: &mut Scan<'_>) -> ScanResult<()> {
+    for literal in ["\"name\"", ":"] {
         scan.literal(literal)?;
         scan.blank()?;
     }
     scan.literal("\"")
 }
 
-/// Takes `, "arguments": `.
-fn members_begin(scan: &mut Scan<'_>) -> ScanResult<ArgumentsStart> {
+/// Takes `, "arguments":`.
+fn arguments_key(scan: &mut Scan<'_>) -> ScanResult<()> {
     scan.blank()?;
     scan.literal(",")?;
     scan.blank()?;
     scan.one_of(&["\"arguments\"", "\"parameters\""])?;
     scan.blank()?;
-    scan.literal(":")?;
-    scan.blank()?;
-    object_begins(scan)
+    scan.literal(":")
 }

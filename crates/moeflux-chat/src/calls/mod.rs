@@ -7,7 +7,7 @@
 
 pub(crate) mod format;
 pub(crate) mod scan;
-mod head;
+pub(crate) mod head;
 pub(crate) mod arguments;
 mod envelope;
 mod whole;

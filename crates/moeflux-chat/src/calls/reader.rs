@@ -41,6 +41,9 @@ pub(crate) struct CallReader {
 /// The position of a [`CallReader`] in its answer.
 #[derive(Clone, Debug)]
 enum CallReaderState {
+    /// At the start of an answer that may begin with a call without a marker. If it does not, the
+    /// next state is [`CallReaderState::Whole`] with this reader, or [`CallReaderState::Text`].
+    Bare(Option<WholeReader>),
     /// At the start of an answer that may consist of a single call. The whole text is buffered.
     Whole(WholeReader),
     Text,
@@ -103,19 +106,30 @@ enum RestKind {
 impl CallReader {
     /// Creates a reader for answers that write calls of these tools in this format.
     pub(crate) fn new(format: &'static CallFormat, tools: &[Tool]) -> Self {
-        let (state, buffer) = (CallReaderState::Text, String::new());
+        let is_bare = format.is_bare();
+        let state = if is_bare { CallReaderState::Bare(None) } else { CallReaderState::Text };
+        let buffer = String::new();
         let (tools, n_left) = (tools.into(), usize::MAX);
         Self { format, tools, n_left, state, buffer, is_line_start: true, is_after_call: false }
     }
 
     /// Also accepts an answer that is one JSON object without any marker.
     pub(crate) fn with_whole_json(self) -> Self {
-        Self { state: CallReaderState::Whole(WholeReader::default()), ..self }
+        let whole = WholeReader::default();
+        let state = match self.state {
+            CallReaderState::Bare(_) => CallReaderState::Bare(Some(whole)),
+            _ => CallReaderState::Whole(whole),
+        };
+        Self { state, ..self }
     }
 
     /// Undoes [`CallReader::with_whole_json`].
     pub(crate) fn without_whole_json(self) -> Self {
-        Self { state: CallReaderState::Text, ..self }
+        let state = match self.state {
+            CallReaderState::Bare(_) => CallReaderState::Bare(None),
+            _ => CallReaderState::Text,
+        };
+        Self { state, ..self }
     }
 
     /// Limits the answer to `n_calls_max` calls; anything that looks like a further call is text.
@@ -127,7 +141,10 @@ impl CallReader {
     pub(crate) fn is_in_call(&self) -> bool {
         !matches!(
             self.state,
-            CallReaderState::Whole(_) | CallReaderState::Text | CallReaderState::Envelope(_)
+            CallReaderState::Bare(_)
+                | CallReaderState::Whole(_)
+                | CallReaderState::Text
+                | CallReaderState::Envelope(_)
         )
     }
 
@@ -142,7 +159,10 @@ impl CallReader {
         while self.step(stream, pieces) {}
         let buffer = std::mem::take(&mut self.buffer);
         match std::mem::replace(&mut self.state, CallReaderState::Text) {
-            CallReaderState::Whole(_) | CallReaderState::Text | CallReaderState::Envelope(_) => {
+            CallReaderState::Bare(_)
+            | CallReaderState::Whole(_)
+            | CallReaderState::Text
+            | CallReaderState::Envelope(_) => {
                 if !(self.is_after_call && buffer.trim().is_empty()) {
                     push_text(&buffer, pieces);
                 }
@@ -166,6 +186,7 @@ impl CallReader {
     /// Settles the beginning of the buffered text. Returns whether there may be more to settle.
     fn step(&mut self, stream: StreamState, pieces: &mut Vec<AnswerPiece>) -> bool {
         match &mut self.state {
+            CallReaderState::Bare(_) => self.bare(stream, pieces),
             CallReaderState::Whole(_) => self.whole(stream, pieces),
             CallReaderState::Text => self.text(stream, pieces),
             CallReaderState::Envelope(_) => self.envelope(stream, pieces),
@@ -174,6 +195,19 @@ impl CallReader {
             CallReaderState::Tail(_) => self.tail(stream),
             CallReaderState::Broken => self.broken(pieces),
         }
+    }
+
+    fn bare(&mut self, stream: StreamState, pieces: &mut Vec<AnswerPiece>) -> bool {
+        let CallReaderState::Bare(whole) = &mut self.state else { return false };
+        match head::bare(self.format, &self.tools, Scan::new(&self.buffer, stream)) {
+            Err(ScanError::Incomplete) => return false,
+            Ok(head) if self.n_left > 0 => self.begin(0, head, pieces),
+            _ => {
+                let whole = whole.take().map(CallReaderState::Whole);
+                self.state = whole.unwrap_or(CallReaderState::Text);
+            }
+        }
+        true
     }
 
     fn whole(&mut self, stream: StreamState, pieces: &mut Vec<AnswerPiece>) -> bool {
@@ -370,6 +404,10 @@ impl CallReader {
                 }
             })
         });
+        let found = match found {
+            Err(ScanError::Mismatch) => separator(start, tail.format).map(|after| scan = after),
+            found => found,
+        };
         match found {
             Ok(()) => {
                 tail.may_close_arguments = false;
@@ -409,8 +447,9 @@ impl CallReader {
         if !envelope.is_marked {
             let [call, calls] = head::closers(self.format);
             let [section, opener] = head::openers(self.format);
+            let between = self.format.between_calls.trim();
             let mut scan = Scan::new(&self.buffer[envelope.at..], stream);
-            match scan.ends_with(&[call, calls, section, opener, "{"]) {
+            match scan.ends_with(&[call, calls, section, opener, between, "{"]) {
                 Ok(()) => {}
                 Err(ScanError::Incomplete) => return false,
                 Err(ScanError::Mismatch) => return self.give_up_envelope(pieces),
@@ -486,6 +525,15 @@ const TOO_MANY: [char; 2] = ['}', '"'];
 fn too_many(scan: &mut Scan<'_>, next: &[&str]) -> ScanResult<()> {
     scan.one_character(&TOO_MANY)?;
     { *scan }.ends_with(next)
+}
+
+/// Takes the text between two calls, in front of a call or the end of the answer.
+fn separator<'a>(start: Scan<'a>, format: &CallFormat) -> ScanResult<Scan<'a>> {
+    let mut scan = start;
+    scan.blank()?;
+    scan.one_of(&[format.between_calls.trim()])?;
+    { scan }.ends_with(&["{"])?;
+    Ok(scan)
 }
 
 /// Returns whether the text is the beginning of a closing marker.

@@ -134,6 +134,7 @@ impl<'a> Scan<'a> {
         self.blank()?;
         match (self.rest, self.stream) {
             ("", StreamState::End) => Ok(()),
+            ("", StreamState::More) => Err(ScanError::Incomplete),
             _ => self.one_of(literals).map(|_| ()),
         }
     }

@@ -8,7 +8,7 @@ use crate::conversation::Tool;
 use crate::piece::AnswerPiece;
 use crate::thoughts::THINK;
 
-const CASES: [(&str, &str); 8] = [
+const CASES: [(&str, &str); 9] = [
     ("hermes", include_str!("cases/hermes.txt")),
     ("qwen_xml", include_str!("cases/qwen_xml.txt")),
     ("deepseek_v3", include_str!("cases/deepseek_v3.txt")),
@@ -17,6 +17,7 @@ const CASES: [(&str, &str); 8] = [
     ("glm_4_5", include_str!("cases/glm_4_5.txt")),
     ("minimax_m2", include_str!("cases/minimax_m2.txt")),
     ("hunyuan_3", include_str!("cases/hunyuan_3.txt")),
+    ("llama_3", include_str!("cases/llama_3.txt")),
 ];
 
 fn tools() -> Vec<Tool> {
@@ -160,9 +161,40 @@ fn no_more_is_held_than_may_be_a_call() {
     let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(hermes, &tools());
     assert_eq!(reader.push("```json\n{\"na"), []);
     assert_eq!(reader.push("ture\": 1"), [AnswerPiece::Text("```json\n{\"nature\": 1".into())]);
+    let other_name = "{\"name\": \"weathering\"";
+    let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(hermes, &tools());
+    assert_eq!(reader.push(other_name), [AnswerPiece::Text(other_name.into())]);
     let mut reader = AnswerReader::new(AnswerStart::Text, &THINK).with_calls(hermes, &tools());
     let begun = format!("```json\n{{\"name\": \"{}", "x".repeat(256 << 10));
     assert_eq!(reader.push(&begun), [AnswerPiece::Text(begun.clone())]);
+}
+
+#[test]
+fn calls_without_a_marker_arrive_piece_by_piece() {
+    let reader = || {
+        let reader = AnswerReader::new(AnswerStart::Text, &THINK);
+        reader.with_calls(format("llama_3"), &tools())
+    };
+    let call = AnswerPiece::Call { name: "weather".into(), id: None };
+    let arguments = |text: &str| AnswerPiece::Arguments(text.into());
+    let mut calling = reader();
+    assert_eq!(calling.push("\n{\"name\": \"weather\", \"param"), []);
+    assert_eq!(calling.push("eters\": {\"ci"), [call, arguments("{\"ci")]);
+    assert_eq!(
+        calling.push("ty\": \"Bern\"}"),
+        [arguments("ty\": \"Bern\"}"), AnswerPiece::CallEnd]
+    );
+    for answer in ["{\"city\"", "{\"name\": \"rain", "{\"name\": 7", "{ so", "I", "[{\"name"] {
+        assert_eq!(reader().push(answer), [AnswerPiece::Text(answer.into())]);
+    }
+    // An answer in a form that is JSON may still be a call.
+    let mut with_form = reader().with_json_text();
+    assert_eq!(with_form.push("{\"name\": \"rain").len(), 1);
+    let mut with_form = reader().with_json_text();
+    assert_eq!(with_form.push("{\"name\": \"weather\", \"parameters\": {").len(), 2);
+    let mut without = reader().with_calls_max(0);
+    let text = "{\"name\": \"weather\", \"parameters\": {}}";
+    assert_eq!([without.push(text), without.finish()].concat(), [AnswerPiece::Text(text.into())]);
 }
 
 #[test]

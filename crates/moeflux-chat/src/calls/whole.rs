@@ -8,6 +8,7 @@
 use crate::calls::arguments::json::{JsonProgress, JsonReader};
 use crate::calls::arguments::schema;
 use crate::calls::envelope;
+use crate::calls::head;
 use crate::calls::scan::{Scan, ScanError, ScanResult, StreamState};
 use crate::conversation::Tool;
 
@@ -51,7 +52,7 @@ impl WholeReader {
         }
         let object = match &mut self.object {
             Some(object) => object,
-            None => self.object.insert(begin(Scan::new(answer, stream))?),
+            None => self.object.insert(begin(Scan::new(answer, stream), tools)?),
         };
         let rest = object.json_at(answer)?;
         let mut scan = Scan::new(rest, stream);
@@ -76,8 +77,8 @@ impl WholeReader {
     }
 }
 
-/// Takes the start of an object.
-fn begin(start: Scan<'_>) -> ScanResult<Object> {
+/// Takes the start of an object. If it begins with a name, this is the name of a tool.
+fn begin(start: Scan<'_>, tools: &[Tool]) -> ScanResult<Object> {
     let mut scan = start;
     scan.blank()?;
     let is_fenced = scan.may_take(FENCE)?;
@@ -88,7 +89,13 @@ fn begin(start: Scan<'_>) -> ScanResult<Object> {
     let n_before = start.until(scan).len();
     scan.literal("{")?;
     scan.blank()?;
-    scan.one_of(&FIRST_KEYS)?;
+    if scan.one_of(&FIRST_KEYS)? == 0 {
+        scan.blank()?;
+        scan.literal(":")?;
+        scan.blank()?;
+        scan.literal("\"")?;
+        head::named(tools, scan)?;
+    }
     Ok(Object { is_fenced, json: JsonReader::new(), at: n_before, value: String::new() })
 }
 

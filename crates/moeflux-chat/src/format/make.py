@@ -11,7 +11,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 HERE = pathlib.Path(__file__).parent
 TEMPLATES = HERE.parents[2] / "moeflux/src/text/template/cases"
-NAMES = ["qwen3", "qwen3_5", "deepseek_v3", "kimi_k2", "glm4_moe", "gpt_oss", "minimax_m2", "hunyuan_3"]
+NAMES = ["qwen3", "qwen3_5", "deepseek_v3", "kimi_k2", "glm4_moe", "gpt_oss", "minimax_m2", "hunyuan_3", "llama3"]
 
 
 class Then(datetime.datetime):

@@ -497,6 +497,9 @@ mod tests {
             assert_eq!(replayed(name, (None, "I look.")), [1, 2], "{name}");
             assert_eq!(replayed(name, (None, "")), [1, 2], "{name}");
         }
+        // This template writes calls without the text before them.
+        assert_eq!(replayed("llama3", (None, "")), [1, 2]);
+        assert_eq!(replayed("llama3", (None, "I look.")), [0, 1]);
         // This template writes an empty thought before every answer without thoughts.
         assert_eq!(replayed("glm4_moe", (None, "I look.")), [0, 0]);
         // This template omits arguments if there is text, so its output has other content.

@@ -12,7 +12,7 @@ use crate::conversation::{Assistant, Call, Tool, ToolResult};
 use crate::testing::byte_tokenizer;
 
 const CASES: &str = include_str!("cases.json");
-pub(super) const TEMPLATES: [(&str, &str); 8] = [
+pub(super) const TEMPLATES: [(&str, &str); 9] = [
     ("qwen3", include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja")),
     ("qwen3_5", include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja")),
     ("deepseek_v3", include_str!("../../../moeflux/src/text/template/cases/deepseek_v3.jinja")),
@@ -21,6 +21,7 @@ pub(super) const TEMPLATES: [(&str, &str); 8] = [
     ("gpt_oss", include_str!("../../../moeflux/src/text/template/cases/gpt_oss.jinja")),
     ("minimax_m2", include_str!("../../../moeflux/src/text/template/cases/minimax_m2.jinja")),
     ("hunyuan_3", include_str!("../../../moeflux/src/text/template/cases/hunyuan_3.jinja")),
+    ("llama3", include_str!("../../../moeflux/src/text/template/cases/llama3.jinja")),
 ];
 
 fn format_of(source: &str) -> ChatFormat {
@@ -358,6 +359,29 @@ fn prompts_of_gpt_oss_have_one_call_at_a_time() {
     assert!(found.ends_with(expected), "{found}");
     // The template needs a description.
     assert!(found.contains("// \ntype f = () => any;"), "{found}");
+}
+
+#[test]
+fn prompts_of_llama_have_one_call_at_a_time() {
+    let call = |id: &str, name: &str| Call::from_text(id.into(), name.into(), r#"{"a": 1}"#);
+    let calls = vec![call("1", "f"), call("2", "g")];
+    let called = Assistant { calls, ..Assistant::default() };
+    let result = |id: &str, text: &str| {
+        Turn::Tool(ToolResult { call_id: id.into(), name: None, text: text.into() })
+    };
+    let turns = vec![user("A"), Turn::Assistant(called), result("2", "G"), result("1", "F")];
+    let found = format_named("llama3").prompt(&conversation_of(turns), &options()).unwrap();
+    let assistant = "<|start_header_id|>assistant<|end_header_id|>\n\n";
+    let result = "<|start_header_id|>ipython<|end_header_id|>\n\n";
+    let turn = |name: &str, text: &str| {
+        format!(
+            "{assistant}{{\"name\": \"{name}\", \"parameters\": {{\"a\": 1}}}}<|eot_id|>\
+             {result}\"{text}\"<|eot_id|>"
+        )
+    };
+    let expected = format!("{}{}{assistant}", turn("f", "F"), turn("g", "G"));
+    assert!(found.text.ends_with(&expected), "{}", found.text);
+    assert_eq!(found.start, AnswerStart::Text);
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::sync::Arc;
 use llguidance::Matcher;
 use moeflux::TokenId;
 
+use crate::calls::scan::ScanError;
+use crate::grammar::bare::BareStart;
 use crate::grammar::marker::{Marker, Matched};
 use crate::grammar::model::{GrammarModel, forbid_all_but};
 use crate::grammar::problems::sentence;
@@ -24,6 +26,8 @@ pub(crate) enum BodyConstraint {
     Call(Box<Matcher>, WatchedText),
     /// A grammar up to its end.
     Bound(Box<Matcher>),
+    /// One of several grammars up to its end: those that allow the text so far.
+    Either(Vec<Matcher>),
 }
 
 /// Text that is searched for the opening marker of a call.
@@ -34,6 +38,8 @@ pub(crate) struct WatchedText {
     /// Markers that must not be written.
     forbidden: Vec<MarkerWatch>,
     after_call: AfterCall,
+    /// The start of the answer, as long as it may become a call without a marker.
+    bare: Option<BareStart>,
 }
 
 /// A marker, and the length of its prefix that the text ends with.
@@ -55,8 +61,11 @@ pub(crate) enum AfterCall {
     End,
 }
 
+/// The failure of a vocabulary without tokens for some bytes.
+const UNSPELLED: &str = "no tokens spell the text of a marker";
+
 /// A call at its start, with the text that already belongs to it.
-type CallStart<'t> = (Box<Matcher>, &'t [u8]);
+type CallStart = (Box<Matcher>, Vec<u8>);
 
 impl fmt::Debug for BodyConstraint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,6 +74,7 @@ impl fmt::Debug for BodyConstraint {
             Self::Watched(_) => "Watched",
             Self::Call(..) => "Call",
             Self::Bound(_) => "Bound",
+            Self::Either(_) => "Either",
         })
     }
 }
@@ -94,6 +104,11 @@ impl WatchedText {
         after_call: AfterCall,
     ) -> Self {
         Self { calls: Some((MarkerWatch::new(opener), Box::new(call))), after_call, ..self }
+    }
+
+    /// Also allows such calls without a marker at the start of the answer.
+    pub(crate) fn with_bare_calls(self, bare: BareStart) -> Self {
+        Self { bare: Some(bare), ..self }
     }
 
     /// Forbids one more marker.
@@ -127,20 +142,33 @@ impl WatchedText {
                     forbid(token);
                 }
             }
+            let begun = self.bare.as_ref().filter(|it| it.is_begun()).zip(model.colon.as_ref());
+            let Some((bare, colon)) = begun else { return };
+            for (token, _) in colon.completions(Matched::default(), &model.vocabulary) {
+                let found = bare.clone().push(model.vocabulary.bytes(token));
+                if found.is_ok_and(|text| !may_begin(call, model, &text)) {
+                    forbid(token);
+                }
+            }
         }
     }
 
     /// Takes text. Returns the call that begins in it, with the bytes that already belong to the
     /// call.
-    fn push<'t>(&mut self, bytes: &'t [u8]) -> Result<Option<CallStart<'t>>, String> {
+    fn push(&mut self, bytes: &[u8]) -> Result<Option<CallStart>, String> {
         for watch in &mut self.forbidden {
             if watch.push(bytes).is_some() {
                 return Err("a marker where none is allowed".to_owned());
             }
         }
         let Some((opener, call)) = &mut self.calls else { return Ok(None) };
-        let Some(end) = opener.push(bytes) else { return Ok(None) };
-        let start = (call.clone(), &bytes[end..]);
+        let marked = opener.push(bytes).map(|end| bytes[end..].to_vec());
+        let bare = self.bare.as_mut().map(|it| it.push(bytes));
+        if !matches!(bare, Some(Err(ScanError::Incomplete))) {
+            self.bare = None;
+        }
+        let Some(text) = marked.or(bare.and_then(Result::ok)) else { return Ok(None) };
+        let start = (call.clone(), text);
         if self.after_call == AfterCall::Text
             && let Some((opener, _)) = self.calls.take()
         {
@@ -153,7 +181,7 @@ impl WatchedText {
 impl BodyConstraint {
     /// Returns whether the answer is incomplete before this body ends.
     pub(crate) fn is_bound(&self) -> bool {
-        matches!(self, Self::Bound(_))
+        matches!(self, Self::Bound(_) | Self::Either(_))
     }
 
     /// Takes text that precedes the answer.
@@ -176,6 +204,16 @@ impl BodyConstraint {
                 forbid_all_but(&allowed, logits);
                 model.vocabulary.forbid_padding(logits);
             }
+            Self::Either(matchers) => {
+                let masks = matchers.iter_mut().map(Matcher::compute_mask_or_eos);
+                let masks = masks.collect::<Result<Vec<_>, _>>().map_err(|it| sentence(&it))?;
+                let allowed = masks.into_iter().reduce(|mut all, mask| {
+                    all.or(&mask);
+                    all
+                });
+                forbid_all_but(&allowed.ok_or("no grammar is left")?, logits);
+                model.vocabulary.forbid_padding(logits);
+            }
         }
         Ok(())
     }
@@ -188,10 +226,29 @@ impl BodyConstraint {
                 self.leave_call();
                 Ok(())
             }
+            Self::Either(_) => self.accept_either(&[token.0]),
             Self::Free | Self::Watched(_) => {
                 self.accept_bytes(model, model.vocabulary.bytes(token))
             }
         }
+    }
+
+    /// Keeps the grammars that allow these tokens.
+    fn accept_either(&mut self, tokens: &[u32]) -> Result<(), String> {
+        let Self::Either(matchers) = self else { return Ok(()) };
+        let mut kept = Vec::new();
+        for mut matcher in std::mem::take(matchers) {
+            if matcher.validate_tokens(tokens).is_ok_and(|n_valid| n_valid == tokens.len()) {
+                matcher.consume_tokens(tokens).map_err(|error| sentence(&error))?;
+                kept.push(matcher);
+            }
+        }
+        *self = match kept.len() {
+            0 => return Err("a token that no grammar allows".to_owned()),
+            1 => Self::Bound(Box::new(kept.remove(0))),
+            _ => Self::Either(kept),
+        };
+        Ok(())
     }
 
     /// Takes the rest of a token that began elsewhere.
@@ -205,16 +262,17 @@ impl BodyConstraint {
             Self::Watched(watched) => {
                 if let Some((call, rest)) = watched.push(bytes)? {
                     *self = Self::Call(call, watched.clone());
-                    self.accept_bytes(model, rest)?;
+                    self.accept_bytes(model, &rest)?;
                 }
                 Ok(())
             }
             Self::Call(matcher, _) | Self::Bound(matcher) => {
-                let tokens = model.spelled(bytes).ok_or("no tokens spell the text of a marker")?;
+                let tokens = model.spelled(bytes).ok_or(UNSPELLED)?;
                 matcher.consume_tokens(&tokens).map_err(|error| sentence(&error))?;
                 self.leave_call();
                 Ok(())
             }
+            Self::Either(_) => self.accept_either(&model.spelled(bytes).ok_or(UNSPELLED)?),
         }
     }
 
@@ -224,6 +282,7 @@ impl BodyConstraint {
             Self::Free => true,
             Self::Watched(_) => self.clone().accept_bytes(model, rest).is_ok(),
             Self::Call(matcher, _) | Self::Bound(matcher) => may_begin(matcher, model, rest),
+            Self::Either(matchers) => matchers.iter_mut().any(|it| may_begin(it, model, rest)),
         }
     }
 
@@ -241,16 +300,15 @@ impl BodyConstraint {
     pub(crate) fn may_end(&mut self) -> bool {
         match self {
             Self::Free | Self::Watched(_) => true,
-            Self::Call(matcher, _) | Self::Bound(matcher) => {
-                matcher.is_stopped() || matcher.is_accepting().unwrap_or(true)
-            }
+            Self::Call(matcher, _) | Self::Bound(matcher) => may_stop(matcher),
+            Self::Either(matchers) => matchers.iter_mut().any(may_stop),
         }
     }
 
     /// Returns the tokens that are forced.
     pub(crate) fn forced(&mut self) -> Result<Vec<TokenId>, String> {
         match self {
-            Self::Free | Self::Watched(_) => Ok(Vec::new()),
+            Self::Free | Self::Watched(_) | Self::Either(_) => Ok(Vec::new()),
             Self::Call(matcher, _) | Self::Bound(matcher) => {
                 if matcher.is_stopped() && !matcher.is_error() {
                     return Ok(Vec::new());
@@ -260,6 +318,10 @@ impl BodyConstraint {
             }
         }
     }
+}
+
+fn may_stop(matcher: &mut Matcher) -> bool {
+    matcher.is_stopped() || matcher.is_accepting().unwrap_or(true)
 }
 
 fn may_begin(matcher: &mut Matcher, model: &GrammarModel, rest: &[u8]) -> bool {

@@ -53,6 +53,11 @@ impl<'t> OfferedTool<'t> {
         }
     }
 
+    /// Returns the tool.
+    pub(crate) fn tool(&self) -> &'t Tool {
+        self.tool
+    }
+
     /// Allows any arguments for the tool.
     pub(crate) fn loosen(&mut self) {
         self.schema = any_object();
@@ -130,8 +135,9 @@ pub(crate) fn rules(
     let (mut before_calls, mut before_call) = (format.before_calls, format.before_call);
     if scope == CallScope::AfterOpener {
         let first = if has_section { &mut before_calls } else { &mut before_call };
-        let at = first.find(format.opener()).expect("the opener is a part of it");
-        *first = &first[at + format.opener().len()..];
+        let after = first.split_once(format.opener());
+        assert!(after.is_some() || format.is_bare(), "the opener is a part of it");
+        *first = after.map_or(*first, |(_, after)| after);
     }
     let is_one_call = is_one_call || is_end || (scope == CallScope::AfterOpener && !has_section);
     let more = if is_one_call {
@@ -147,6 +153,12 @@ pub(crate) fn rules(
         writer.call(format, before_call, (idx, tool));
     }
     writer.rules
+}
+
+/// Returns the beginning of a call without a marker, up to the colon in front of its arguments.
+pub(crate) fn bare_key(format: &CallFormat, tool: &Tool) -> String {
+    let before = format!("{}{}{}", format.before_name, quoted(&tool.name), format.after_name);
+    before.trim_end().to_owned()
 }
 
 /// Writes a text for a grammar; markers that are tokens are written as ids.
@@ -222,10 +234,7 @@ impl RuleWriter {
     ) {
         let name = match format.arguments {
             // Escaped for JSON, if it stands between quotes.
-            ArgumentsForm::Json if format.after_name.starts_with('"') => {
-                let quoted = Json::from(tool.tool.name.as_str()).to_string();
-                quoted[1..quoted.len() - 1].to_owned()
-            }
+            ArgumentsForm::Json if format.after_name.starts_with('"') => quoted(&tool.tool.name),
             _ => tool.tool.name.clone(),
         };
         let before = format!("{before_call}{}{name}", format.before_name);
@@ -332,6 +341,12 @@ impl RuleWriter {
         let after = self.text(after);
         self.rule(rule, &format!("{rule}_is {after}"));
     }
+}
+
+/// Escapes a name for a string of JSON.
+fn quoted(name: &str) -> String {
+    let quoted = Json::from(name).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
 }
 
 fn names(list: Option<&Json>) -> impl Iterator<Item = &str> {

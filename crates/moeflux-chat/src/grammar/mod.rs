@@ -8,6 +8,7 @@
 //! * `lark` checks a client's grammar; `calls` writes the grammar of calls.
 //! * `vocabulary`, `marker` and `model` adapt a model for llguidance and the constraint; `problems`
 //!   rewrites llguidance's errors as sentences.
+//! * `bare` finds calls without a marker.
 //! * `body` constrains the rest of an answer, `constraint` all of it.
 //!
 //! **Invariant:** every rule is enforced, or the request is refused; whatever a client sends, both
@@ -20,6 +21,7 @@ mod vocabulary;
 mod marker;
 mod problems;
 mod model;
+mod bare;
 mod body;
 mod constraint;
 
@@ -36,6 +38,7 @@ use crate::answer_reader::{AnswerReader, AnswerStart};
 use crate::calls::format::CallFormat;
 use crate::conversation::Tool;
 use crate::format::ChatFormat;
+use crate::grammar::bare::BareStart;
 use crate::grammar::body::{AfterCall, BodyConstraint, WatchedText};
 use crate::grammar::calls::{CallScope, OfferedTool};
 use crate::grammar::constraint::ThoughtConstraint;
@@ -255,7 +258,19 @@ impl Grammars {
                 };
                 let watched = self.watched(rules, true)?;
                 let watched = watched.with_calls(self.opener()?, call, after_call);
-                Ok(Some(BodyConstraint::Watched(watched)))
+                let bare = requested.format.is_bare();
+                let bare = bare.then(|| BareStart::new(requested.format, requested.tools()));
+                Ok(Some(BodyConstraint::Watched(match bare {
+                    Some(bare) => watched.with_bare_calls(bare),
+                    None => watched,
+                })))
+            }
+            (Some(form), Some(CallConstraint::Free(requested))) if requested.format.is_bare() => {
+                let requested = RequestedCalls { is_one_call: rules.is_one_call, ..requested };
+                // In one grammar, the literals of calls would exclude objects that begin alike.
+                let form = self.matcher_of_form(form, &rules.form)?;
+                let calls = self.matcher_of_calls(&requested, None, Author::Ours)?;
+                Ok(Some(BodyConstraint::Either(vec![calls, form])))
             }
             (form, Some(CallConstraint::Free(requested) | CallConstraint::Demanded(requested))) => {
                 let front = self.front_of_calls(requested.format, start);
@@ -424,6 +439,12 @@ struct RequestedCalls<'t> {
     front: String,
     is_one_call: bool,
     is_demanded: bool,
+}
+
+impl RequestedCalls<'_> {
+    fn tools(&self) -> Arc<[Tool]> {
+        self.offered.iter().map(|it| it.tool().clone()).collect()
+    }
 }
 
 /// The grammar of the form of an answer's text.

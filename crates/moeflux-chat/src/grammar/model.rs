@@ -60,6 +60,8 @@ pub(crate) struct GrammarModel {
     pub(crate) opener: Option<Arc<Marker>>,
     /// Markers of other ways to start a call.
     pub(crate) other_openers: Vec<Arc<Marker>>,
+    /// The last character before the arguments of calls without a marker.
+    pub(crate) colon: Option<Arc<Marker>>,
 }
 
 impl fmt::Debug for GrammarModel {
@@ -88,6 +90,7 @@ impl GrammarModel {
         let opener = calls.map(|it| marker(it.opener()));
         let other_openers =
             calls.into_iter().flat_map(|it| it.other_openers).map(|it| marker(it)).collect();
+        let colon = calls.filter(|it| it.is_bare()).map(|_| marker(":"));
         let n_lexer_states = LEXER_STATES_MAX;
         Ok(Self {
             vocabulary,
@@ -98,6 +101,7 @@ impl GrammarModel {
             close,
             opener,
             other_openers,
+            colon,
         })
     }
 

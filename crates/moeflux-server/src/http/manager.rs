@@ -168,8 +168,10 @@ pub enum MachineFit {
     },
     /// It runs. Pairs are a low and a high estimate.
     Runs {
-        /// The share of its experts that have room in memory.
+        /// The share of its experts, or of its layers without experts, that have room in memory.
         in_memory: f64,
+        /// Whether it has no experts.
+        is_dense: bool,
         /// Bytes that are read from the drive for a token of an answer.
         drive_bytes_per_token: (f64, f64),
         /// Tokens per second of an answer.
@@ -308,15 +310,18 @@ impl MachineFit {
     fn json(&self) -> Json {
         match self {
             Self::TooLarge { least_bytes } => json!({"fits": false, "least_bytes": least_bytes}),
-            Self::Runs { in_memory, drive_bytes_per_token, answer, prompt, bound } => json!({
-                "fits": true,
-                "least_bytes": null,
-                "in_memory": in_memory,
-                "drive_bytes_per_token": drive_bytes_per_token,
-                "answer_tokens_per_s": answer,
-                "prompt_tokens_per_s": prompt,
-                "bound": bound,
-            }),
+            Self::Runs { in_memory, is_dense, drive_bytes_per_token, answer, prompt, bound } => {
+                json!({
+                    "fits": true,
+                    "least_bytes": null,
+                    "in_memory": in_memory,
+                    "is_dense": is_dense,
+                    "drive_bytes_per_token": drive_bytes_per_token,
+                    "answer_tokens_per_s": answer,
+                    "prompt_tokens_per_s": prompt,
+                    "bound": bound,
+                })
+            }
         }
     }
 }

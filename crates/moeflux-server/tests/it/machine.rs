@@ -123,6 +123,7 @@ fn counters_move_while_an_answer_streams() {
     let stream = server.stats().stream.unwrap();
     let experts = &state["experts"];
     assert_eq!(experts["demand_bytes"], stream.demand_bytes);
+    assert_eq!(experts["are_layers"], false);
     assert_eq!((&experts["n_slots"], &experts["drive"]), (&json!(40), &json!(stream.drive)));
     assert!(stream.demand_bytes > 0 && sum(&state) > n_tokens);
     assert_eq!(state["sessions"]["kept"], 1);

@@ -90,6 +90,7 @@ fn model(id: &str, place: ModelPlace) -> CatalogueModel {
         here_bytes: 2,
         plan: Some(MachineFit::Runs {
             in_memory: 0.5,
+            is_dense: false,
             drive_bytes_per_token: (1.0, 2.0),
             answer: (3.0, 4.0),
             prompt: (5.0, 6.0),
@@ -229,7 +230,7 @@ fn the_catalogue_says_what_is_possible() {
     ];
     assert_eq!(can, expected.iter().map(|(id, can)| (*id, can)).collect::<Vec<_>>());
     let plan = json!({"fits": true, "least_bytes": null, "in_memory": 0.5,
-        "drive_bytes_per_token": [1.0, 2.0], "answer_tokens_per_s": [3.0, 4.0],
+        "is_dense": false, "drive_bytes_per_token": [1.0, 2.0], "answer_tokens_per_s": [3.0, 4.0],
         "prompt_tokens_per_s": [5.0, 6.0], "bound": "drive"});
     assert_eq!(listed["models"][1]["plan"], plan);
     assert_eq!(listed["models"][5]["plan"], json!({"fits": false, "least_bytes": 8}));

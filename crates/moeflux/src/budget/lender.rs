@@ -8,7 +8,8 @@
 
 use crate::blueprint::Blueprint;
 use crate::budget::{MemoryLayout, Placement, step_bytes};
-use crate::experts::stream::{N_SLOTS_IN_TURN, N_SLOTS_OF_PROMPT, slab_bytes};
+use crate::experts::policy::N_SLOTS_IN_TURN;
+use crate::experts::stream::{N_SLOTS_OF_PROMPT, slab_bytes};
 use crate::ops::Workspace;
 use crate::spec::ModelSpec;
 

@@ -1,5 +1,6 @@
 //! Checks token by token which answers are allowed: thoughts, schemas, grammars, calls.
 
+mod bare;
 mod calls;
 mod forms;
 mod harmony;

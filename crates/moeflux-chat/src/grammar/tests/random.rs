@@ -93,6 +93,12 @@ fn hermes(text: &str) -> (String, Json) {
     (call["name"].as_str().unwrap().to_owned(), call["arguments"].clone())
 }
 
+/// Returns name and arguments of a call in the format of Llama 3.
+fn llama(text: &str) -> (String, Json) {
+    let call: Json = serde_json::from_str(text).unwrap();
+    (call["name"].as_str().unwrap().to_owned(), call["parameters"].clone())
+}
+
 /// Returns name and arguments of a call in the format of Qwen3-Coder.
 fn qwen_xml(text: &str) -> (String, Json) {
     let inner = text.strip_prefix("<tool_call>\n<function=").unwrap();
@@ -152,6 +158,7 @@ fn check(title: &str, parse: fn(&str) -> (String, Json)) {
 #[test]
 fn demanded_calls_in_json_are_valid() {
     check("hermes", hermes);
+    check("llama_3", llama);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 use moeflux::Error;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::budget::{MemoryLayout, Placement, SlotLender, n_experts_of_chunk};
+use moeflux::provider::experts::policy::N_SLOTS_IN_TURN;
 
 use super::resources::{RangeEnd, Resources};
 use super::routing::RoutingSource;
@@ -92,9 +93,6 @@ pub(crate) struct ExpertLocations {
     pub(crate) in_memory: u64,
     pub(crate) on_drive: u64,
 }
-
-/// Slots through which the layers of a dense model pass that do not stay in memory.
-const N_SLOTS_PASSED: u64 = 2;
 
 /// A forecast.
 #[derive(Clone, Debug, PartialEq)]
@@ -198,7 +196,7 @@ impl ForecastInput<'_> {
         let in_turn = self.needs.are_layers_streamed();
         let by_share = |share: f64| if is_low || in_turn { share } else { skewed(share, used) };
         let n_here = placement.on_card + placement.in_memory;
-        let n_passed = if in_turn && placement.on_drive > 0 { N_SLOTS_PASSED } else { 0 };
+        let n_passed = if in_turn && placement.on_drive > 0 { N_SLOTS_IN_TURN as u64 } else { 0 };
         let n_here = n_here.saturating_sub(n_passed);
         let found = match self.routes.hit_rate(n_here) {
             Some(found) if placement.on_drive > 0 => found,
@@ -284,7 +282,10 @@ impl ForecastInput<'_> {
         let n_experts = self.needs.n_experts();
         // A card whose experts are streamed holds different ones after each layer of a prompt.
         let n_on_card = if placement.on_drive > 0 { 0 } else { placement.on_card };
-        let n_passed = if self.needs.are_layers_streamed() { N_SLOTS_PASSED } else { 0 };
+        let n_passed = match self.needs.are_layers_streamed() {
+            true => N_SLOTS_IN_TURN as u64,
+            false => 0,
+        };
         let n_stay = (placement.in_memory + n_on_card).saturating_sub(n_lent + n_passed);
         let stays = share(n_stay, n_experts);
         let n_rows = n_rows.min(n_tokens);

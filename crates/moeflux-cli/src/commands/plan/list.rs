@@ -38,6 +38,8 @@ pub(crate) enum RowForecast {
     Runs {
         /// The share of experts in memory or on the card.
         share: f64,
+        /// Whether the model has no experts.
+        is_dense: bool,
         /// Bytes that a token of an answer reads from the drive.
         drive_bytes: (f64, f64),
         /// Tokens per second.
@@ -141,9 +143,9 @@ fn row(
     machine: &PlanMachine,
     context: u64,
 ) -> CommandResult<PlanRow> {
-    let streamed = planned.streamed_on(machine, context);
+    let streamed = planned.streamed_on(machine, context.min(planned.needs.context_max));
     let planned = &streamed.unwrap_or(planned).divided(machine.cluster.as_ref())?;
-    let expected = RowForecast::new(planned, machine, context)?;
+    let expected = RowForecast::of_form(planned, machine, context)?;
     Ok(PlanRow {
         name: known.name,
         size: known.size,
@@ -164,9 +166,13 @@ impl RowForecast {
         machine: &PlanMachine,
         context: u64,
     ) -> CommandResult<Self> {
+        let streamed = planned.streamed_on(machine, context.min(planned.needs.context_max));
+        Self::of_form(streamed.as_ref().unwrap_or(planned), machine, context)
+    }
+
+    /// Forecasts a session of the form that the machine runs.
+    fn of_form(planned: &PlannedModel, machine: &PlanMachine, context: u64) -> CommandResult<Self> {
         let context = context.min(planned.needs.context_max);
-        let streamed = planned.streamed_on(machine, context);
-        let planned = streamed.as_ref().unwrap_or(planned);
         let query = PlanQuery { planned, machine, context, routes: &RoutingSource::Unknown };
         let requested = machine.card.as_ref().filter(|card| card.is_requested);
         let lacks = requested.is_some_and(|it| {
@@ -186,11 +192,13 @@ impl RowForecast {
 
     fn runs(report: &PlanReport<'_>) -> Self {
         let forecast = &report.forecast;
-        let n_experts = report.query.planned.needs.n_experts();
+        let needs = &report.query.planned.needs;
+        let n_experts = needs.n_experts();
         let placement = &forecast.placement;
         let prompt = forecast.prompts.iter().find(|it| it.n_tokens == PROMPT_TOKENS);
         let (low, high) = (&forecast.answer.low, &forecast.answer.high);
         Self::Runs {
+            is_dense: n_experts == 0 || needs.are_layers_streamed(),
             share: share(placement.on_card + placement.in_memory, n_experts),
             drive_bytes: (high.drive_bytes_per_token, low.drive_bytes_per_token),
             answer: (low.tokens_per_s, high.tokens_per_s),

@@ -7,7 +7,7 @@
 
 use moeflux_io::SlotIdx;
 
-use super::{KeyIdx, PolicyShape};
+use super::{KeyIdx, N_SLOTS_IN_TURN, PolicyShape};
 
 /// Half-life, in mean uses of an expert: 24 tokens of the bundled model. Its text is best with 2 to
 /// 4 and its chats with 8 and more, all within 1.5 points. Where routes drift, longer half-lives
@@ -25,10 +25,6 @@ const LOG2_WEIGHT_MAX: f64 = 512.0;
 const STEP_HALF_LIVES_MAX: f64 = 0.5;
 
 const NONE: usize = usize::MAX;
-
-/// Slots that all experts of a cycle pass through which do not stay: one is computed while another
-/// is being read.
-const N_SLOTS_OF_RING: usize = 2;
 
 /// Experts that every token uses in turn. As many as there is room for stay, at equal distances:
 /// then the drive has the same time for each of the others. Of these, the one used last is needed
@@ -282,7 +278,7 @@ impl Lfu {
         self.places.resize(n_slots, NONE);
         self.heap.reserve(n_slots.saturating_sub(self.heap.len()));
         if let Some(cycle) = &mut self.cycle {
-            cycle.n_staying = n_slots.saturating_sub(N_SLOTS_OF_RING);
+            cycle.n_staying = n_slots.saturating_sub(N_SLOTS_IN_TURN);
             self.sort();
         }
     }

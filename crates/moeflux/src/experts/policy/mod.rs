@@ -12,6 +12,10 @@ mod lfu;
 
 pub(crate) use lfu::Lfu;
 
+/// Slots through which experts pass that every token uses in turn and that do not stay: one is
+/// computed while the next is read.
+pub const N_SLOTS_IN_TURN: usize = 2;
+
 /// An expert's index among all experts of all layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct KeyIdx(pub usize);

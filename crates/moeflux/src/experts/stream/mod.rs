@@ -71,9 +71,6 @@ pub(in crate::experts) const READ_BYTES: usize = 512 << 10;
 /// With fewer slots, a prompt has too few reads under way beside the experts it keeps and computes.
 pub(crate) const N_SLOTS_OF_PROMPT: usize = 64;
 
-/// The same where experts are read in turn: one is computed while the next is read.
-pub(crate) const N_SLOTS_IN_TURN: usize = 2;
-
 /// While tokens are computed one by one, guesses are submitted as long as fewer bytes are in
 /// flight. This many keep a drive busy, and demanded reads wait for few others.
 const GUESS_BYTES: usize = 4 << 20;

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 
 const CASES: &str = include_str!("cases/cases.json");
-const TEMPLATES: [(&str, &str); 8] = [
+const TEMPLATES: [(&str, &str); 9] = [
     ("qwen3", include_str!("cases/qwen3.jinja")),
     ("qwen3_5", include_str!("cases/qwen3_5.jinja")),
     ("deepseek_v3", include_str!("cases/deepseek_v3.jinja")),
@@ -15,6 +15,7 @@ const TEMPLATES: [(&str, &str); 8] = [
     ("gpt_oss", include_str!("cases/gpt_oss.jinja")),
     ("minimax_m2", include_str!("cases/minimax_m2.jinja")),
     ("hunyuan_3", include_str!("cases/hunyuan_3.jinja")),
+    ("llama3", include_str!("cases/llama3.jinja")),
 ];
 
 /// A temporary folder for one test, deleted at the end.

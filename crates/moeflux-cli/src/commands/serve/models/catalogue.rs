@@ -317,13 +317,16 @@ fn size(known: &KnownModel) -> Option<String> {
 fn plan(forecast: RowForecast) -> MachineFit {
     match forecast {
         RowForecast::TooLarge { least_bytes, .. } => MachineFit::TooLarge { least_bytes },
-        RowForecast::Runs { share, drive_bytes, answer, prompt, bound, .. } => MachineFit::Runs {
-            in_memory: share,
-            drive_bytes_per_token: drive_bytes,
-            answer,
-            prompt,
-            bound,
-        },
+        RowForecast::Runs { share, is_dense, drive_bytes, answer, prompt, bound, .. } => {
+            MachineFit::Runs {
+                in_memory: share,
+                is_dense,
+                drive_bytes_per_token: drive_bytes,
+                answer,
+                prompt,
+                bound,
+            }
+        }
     }
 }
 
@@ -444,6 +447,7 @@ mod tests {
     fn what_runs_well_comes_first() {
         let runs = |low: f64| MachineFit::Runs {
             in_memory: 1.0,
+            is_dense: false,
             drive_bytes_per_token: (0.0, 0.0),
             answer: (low, 2.0 * low),
             prompt: (1.0, 2.0),

@@ -74,6 +74,13 @@ CONVERSATIONS.append(("gpt_oss", HELLO, {**GEN, "tools": [{"type": "function", "
 for effort in ["high", "medium"]:
     CONVERSATIONS.append(("hunyuan_3", REASONED + HELLO, {**GEN, "reasoning_effort": effort}))
 CONVERSATIONS.append(("qwen3_5", [], {}))
+LLAMA_CALLED = [m("user", "Weather?"), m("assistant", None, tool_calls=[CALL_OBJECT]), m("tool", "sunny \"é\"", tool_call_id="a")]
+SEARCHED = {"id": "a", "type": "function", "function": {"name": "brave_search", "arguments": {"query": "Zürich", "n": "3"}}}
+for messages, options in [(HELLO, {}), (SYSTEM, GEN), (tools(CALL_OBJECT, ""), WITH_TOOLS), (SYSTEM, WITH_TOOLS), ([m("system", "S")], WITH_TOOLS)]:
+    CONVERSATIONS.append(("llama3", messages, options))
+for options in [WITH_TOOLS, {**WITH_TOOLS, "tools_in_user_message": False, "date_string": "1 May 2025"}]:
+    CONVERSATIONS.append(("llama3", LLAMA_CALLED + [m("assistant", "Sunny."), m("user", "Thanks")], options))
+CONVERSATIONS.append(("llama3", [m("user", "Weather?"), m("assistant", None, tool_calls=[SEARCHED])], {"builtin_tools": ["brave_search", "code_interpreter"]}))
 
 # One construct each; `x` is a table of values.
 X = {"s": " a,b,,c \n", "n": 3, "f": 2.5, "t": True, "none": None, "list": [3, 1, 2], "dict": {"b": 1, "a": [1, "é"], "items": 5},
