@@ -211,7 +211,7 @@ impl<'e> SavedSessions<'e> {
         cache: &mut SessionCache,
     ) -> Result<bool> {
         let n_bytes = self.payload_bytes(part);
-        let saved_ms = cache.rates.prompt_ms((part.end - part.first).max(1));
+        let saved_ms = cache.rates.prompt_ms(part.n_spared);
         let Some(session) = cache.session_mut(copy.of) else { return Ok(false) };
         let (mut payload, booking) = match copy.payload.take() {
             Some(payload) => payload,

@@ -16,6 +16,9 @@ pub(crate) struct SavedPart {
     /// The first position of a segment; the end of a state.
     pub(crate) first: usize,
     pub(crate) end: usize,
+    /// The tokens that need not be computed again because of it: without a state, those since the
+    /// one before.
+    pub(crate) n_spared: usize,
 }
 
 /// A session that is to be saved.
@@ -40,10 +43,15 @@ impl SessionOutline<'_> {
         let mut first = found(tokens.len(), StateNeed::NoState);
         let has_state = |at: &usize| found(*at, StateNeed::StateAtEnd) == *at;
         let states = self.states.iter().copied().filter(|at| !has_state(at));
-        let state = |at| SavedPart { kind: ObjectKind::State, first: at, end: at };
+        let before = |at| self.states.iter().copied().filter(|it| *it < at).max().unwrap_or(0);
+        let state = |at| {
+            let n_spared = at - before(at);
+            SavedPart { kind: ObjectKind::State, first: at, end: at, n_spared }
+        };
         let mut missing: Vec<SavedPart> = states.map(state).collect();
         while let Some(end) = self.end_of_segment(first) {
-            missing.push(SavedPart { kind: ObjectKind::Segment, first, end });
+            let n_spared = end - first;
+            missing.push(SavedPart { kind: ObjectKind::Segment, first, end, n_spared });
             first = end;
         }
         // A state after the segment that leads to it.

@@ -151,8 +151,8 @@ fn a_turn_writes_its_own_tokens() {
         let is_new = |it: &&moeflux_prefix::ObjectFacts| first.iter().all(|old| old.id != it.id);
         let all = store.list();
         let new: Vec<_> = all.iter().filter(is_new).collect();
-        let (_, end) = after(model, &next);
-        let positions: Vec<_> = new.iter().map(|it| (it.first as usize, it.end as usize)).collect();
+        let [n_fed, end] = [n_fed as u64, after(model, &next).1 as u64];
+        let positions: Vec<_> = new.iter().map(|it| (it.first, it.end)).collect();
         assert!(positions.contains(&(n_fed, end)), "{positions:?}");
         assert!(positions.iter().all(|it| *it == (n_fed, end) || *it == (end, end)));
         assert_eq!(new.len(), if std::ptr::eq(model, &*ATTENTION) { 1 } else { 2 });
