@@ -187,9 +187,10 @@ function tierShares(recent) {
 /** The uses of memory, in bytes, and the budget; null while no model is loaded. */
 export function memoryParts({ memory, sessions, experts }) {
   if (!memory) return null;
+  const streamed = experts?.are_layers ? "Layers" : "Experts";
   const known = [
     { key: "resident", label: "Weights that every token uses", nBytes: memory.resident_bytes },
-    { key: "experts", label: experts?.are_layers ? "Layers" : "Experts", nBytes: memory.expert_bytes },
+    { key: "experts", label: streamed, nBytes: memory.expert_bytes },
     { key: "step", label: "Work space of a step", nBytes: memory.step_bytes },
     { key: "sessions", label: "Sessions", nBytes: sessions.bytes },
   ];
