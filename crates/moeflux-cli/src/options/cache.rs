@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use moeflux::{Error, Result};
+use moeflux::{ByteCount, Error, Result};
 use moeflux_prefix::{OwnerId, PrefixFolder, Store, StoreLimits, StoreRole, WallClock};
 use moeflux_schedule::{Owner, SavedConversations};
 
@@ -71,17 +71,12 @@ impl CacheArgs {
             Ok(StoreRole::Reader) => "; another process writes there, this one reads".to_owned(),
             Err(error) => format!("; they are only read there: {error}"),
         };
-        let (dir, n_gb) = (dir.display(), as_gb(n_bytes_max));
-        print::stderr_line(&format!("conversations are saved in {dir}, up to {n_gb:.1} GB{role}"));
+        let (dir, size) = (dir.display(), ByteCount(n_bytes_max).rounded());
+        print::stderr_line(&format!("conversations are saved in {dir}, up to {size}{role}"));
         let owners = move |Owner(idx): Owner| match ids.is_empty() {
             true => Some(OwnerId::ANONYMOUS),
             false => ids.get(idx).copied(),
         };
         Ok(Some(SavedConversations { store, owners: Arc::new(owners), n_tokens_min: N_TOKENS_MIN }))
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "for display")]
-fn as_gb(n_bytes: u64) -> f64 {
-    n_bytes as f64 / 1e9
 }

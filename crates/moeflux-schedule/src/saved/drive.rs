@@ -4,13 +4,15 @@
 //! memory, or not at all; at most one waits.
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
+use std::io::{Read, Write as _};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use moeflux::{CopyBooking, Error, Result};
-use moeflux_prefix::{NewObject, ObjectId, PrefixNamespace, Store, WriteRefusal};
+use moeflux_prefix::{
+    FoundPrefix, NewObject, ObjectId, PrefixNamespace, Store, StoreRole, WriteRefusal,
+};
 
 use crate::saved::object::SavedPart;
 
@@ -24,9 +26,17 @@ pub(crate) enum PartKind {
 /// A part that was read, or why it cannot be used.
 pub(crate) type ReadPart = (PartKind, std::result::Result<Vec<u8>, String>);
 
-/// Objects to read, in order, and the sizes of the parts that they are read in.
+/// An object to read, and the parts that it is read in, with their bytes.
+pub(crate) struct ReadObject {
+    pub(crate) id: ObjectId,
+    pub(crate) parts: Vec<(PartKind, usize)>,
+}
+
+/// Objects to read, in order.
 pub(crate) struct ReadTask {
-    pub(crate) objects: Vec<(ObjectId, Vec<(PartKind, usize)>)>,
+    pub(crate) found: FoundPrefix,
+    /// Those of the prefix that the session lacks.
+    pub(crate) objects: Vec<ReadObject>,
     /// All tokens up to the end of the last object.
     pub(crate) tokens: Vec<u32>,
     pub(crate) reply: SyncSender<ReadPart>,
@@ -43,22 +53,28 @@ pub(crate) struct WriteTask {
     pub(crate) _booking: CopyBooking,
 }
 
-/// What became of the last object.
+/// What is to be written: an object, or the lock that allows it.
+enum Write {
+    Object(WriteTask),
+    Lock,
+}
+
+/// What became of the last write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum WriteProgress {
-    /// It is still to be written.
+    /// It is still to be done.
     Writing,
-    /// There was none, or it was written.
+    /// There was none, or it was done.
     #[default]
     Written,
-    /// It could not be written.
+    /// It could not be done.
     Refused,
 }
 
 #[derive(Default)]
 struct TaskQueue {
     reads: VecDeque<ReadTask>,
-    write: Option<WriteTask>,
+    write: Option<Write>,
     progress: WriteProgress,
     is_closed: bool,
     has_warned: bool,
@@ -111,9 +127,18 @@ impl DriveThread {
 
     /// Writes an object. None may be waiting.
     pub(crate) fn write(&self, task: WriteTask) {
+        self.begin(Write::Object(task));
+    }
+
+    /// Becomes the process that writes to the folder, if there is none. Nothing may be waiting.
+    pub(crate) fn take_over(&self) {
+        self.begin(Write::Lock);
+    }
+
+    fn begin(&self, write: Write) {
         let mut tasks = self.shared.tasks();
         assert!(tasks.progress != WriteProgress::Writing, "one object is written at a time");
-        (tasks.write, tasks.progress) = (Some(task), WriteProgress::Writing);
+        (tasks.write, tasks.progress) = (Some(write), WriteProgress::Writing);
         drop(tasks);
         self.shared.changed.notify_one();
     }
@@ -150,12 +175,15 @@ impl SharedQueue {
                 tasks = self.tasks();
             } else if let Some(write) = tasks.write.take() {
                 drop(tasks);
-                let written = self.write(&write);
+                let written = match &write {
+                    Write::Object(task) => self.write(task).map(|()| true),
+                    Write::Lock => Ok(self.take_over()),
+                };
                 drop(write);
                 tasks = self.tasks();
                 tasks.progress = match &written {
-                    Ok(()) => WriteProgress::Written,
-                    Err(_) => WriteProgress::Refused,
+                    Ok(true) => WriteProgress::Written,
+                    Ok(false) | Err(_) => WriteProgress::Refused,
                 };
                 if let Err(problem) = written
                     && !std::mem::replace(&mut tasks.has_warned, true)
@@ -173,7 +201,8 @@ impl SharedQueue {
 
     /// Reads until an object cannot be used, or until the receiver is gone.
     fn read(&self, task: &ReadTask) {
-        for (id, parts) in &task.objects {
+        self.store.mark_used(&task.found);
+        for ReadObject { id, parts } in &task.objects {
             let mut reader = self.store.read(*id, &task.tokens).map_err(|miss| miss.to_string());
             for (kind, n_bytes) in parts {
                 let read = match &mut reader {
@@ -190,6 +219,12 @@ impl SharedQueue {
         }
     }
 
+    /// Returns whether this process may write, now that another may have ended.
+    fn take_over(&self) -> bool {
+        self.store.try_take_over().is_ok_and(|role| role == StoreRole::Writer)
+    }
+
+    /// Writes an object. Returns why it could not be written.
     fn write(&self, task: &WriteTask) -> std::result::Result<(), String> {
         let WriteTask { namespace, part, tokens, saved_ms, payload, .. } = task;
         let begun = self.store.begin(&NewObject {

@@ -20,7 +20,7 @@ use moeflux_prefix::{
 };
 
 use crate::job::Owner;
-use crate::saved::drive::{DriveThread, PartKind, ReadTask, WriteProgress, WriteTask};
+use crate::saved::drive::{DriveThread, PartKind, ReadObject, ReadTask, WriteProgress, WriteTask};
 use crate::saved::load::SessionLoad;
 use crate::saved::object::{SavedPart, SessionOutline, numbers};
 use crate::session_cache::{SessionCache, SessionId, UnsavedSession};
@@ -112,7 +112,7 @@ impl<'e> SavedSessions<'e> {
         if found.n_tokens < n_held + self.saved.n_tokens_min {
             return Err(session);
         }
-        let Ok((first, task_objects)) = self.objects_after(&found, &mut session) else {
+        let Ok((first, objects)) = self.objects_after(&found, &mut session) else {
             return Err(session);
         };
         let n_state = if found.state.is_some() { self.state_bytes() } else { 0 };
@@ -121,21 +121,19 @@ impl<'e> SavedSessions<'e> {
         let Ok(booking) = session.book_copy(ahead_bytes) else { return Err(session) };
         let tokens = prompt[first..found.n_tokens].to_vec();
         let parts = session.load_parts(tokens).map_err(|failure| failure.session)?;
-        self.saved.store.mark_used(&found);
         let (reply, parts_read) = sync_channel(N_BLOCKS_AHEAD);
         let tokens = wanted[..found.n_tokens].to_vec();
-        self.drive.read(ReadTask { objects: task_objects, tokens, reply });
+        self.drive.read(ReadTask { found, objects, tokens, reply });
         Ok(SessionLoad::new(parts, parts_read, booking))
     }
 
     /// Cuts the session to where a segment begins. Returns that position, and the objects from
     /// there on with their parts.
-    #[expect(clippy::type_complexity, reason = "the objects of a task")]
     fn objects_after(
         &self,
         found: &FoundPrefix,
         session: &mut Session,
-    ) -> Result<(usize, Vec<(moeflux_prefix::ObjectId, Vec<(PartKind, usize)>)>)> {
+    ) -> Result<(usize, Vec<ReadObject>)> {
         let n_held = session.tokens().len();
         let mut begin = 0;
         let mut objects = Vec::new();
@@ -148,12 +146,13 @@ impl<'e> SavedSessions<'e> {
             let blocks = (begin..*end).step_by(BLOCK_POSITIONS);
             let blocks = blocks.map(|at| BLOCK_POSITIONS.min(end - at));
             let part = |n: usize| (PartKind::Positions(n), n * self.position_bytes());
-            objects.push((*id, blocks.map(part).collect()));
+            objects.push(ReadObject { id: *id, parts: blocks.map(part).collect() });
             begin = *end;
         }
         session.truncate(first)?;
         if let Some(state) = found.state {
-            objects.push((state, vec![(PartKind::Recurrent, self.state_bytes())]));
+            let parts = vec![(PartKind::Recurrent, self.state_bytes())];
+            objects.push(ReadObject { id: state, parts });
         }
         Ok((first, objects))
     }
@@ -166,7 +165,14 @@ impl<'e> SavedSessions<'e> {
         }
         if self.copy.is_none() {
             let Some(unsaved) = cache.unsaved() else { return false };
-            self.copy = Some(self.copy_of(&unsaved));
+            let id = unsaved.id;
+            self.copy = self.copy_of(&unsaved);
+            if self.copy.is_none() {
+                cache.set_saved(id);
+            } else if self.saved.store.role() == StoreRole::Reader {
+                self.drive.take_over();
+            }
+            return true;
         }
         let Some(mut copy) = self.copy.take() else { return true };
         // If one part is refused, so are the others.
@@ -187,19 +193,17 @@ impl<'e> SavedSessions<'e> {
         true
     }
 
-    /// Decides what is to be copied of a session.
-    fn copy_of(&self, unsaved: &UnsavedSession<'_>) -> SessionCopy {
-        let UnsavedSession { id: of, owner, session, split_points } = *unsaved;
-        let namespace = self.namespace(owner);
-        let is_wanted = session.tokens().len() >= self.saved.n_tokens_min && self.is_writer();
-        let states = self.states(session, split_points);
-        let tokens = session.tokens();
-        let parts = namespace.filter(|_| is_wanted).map(|namespace| {
-            let outline = SessionOutline { namespace, tokens, cuts: split_points, states: &states };
-            outline.missing(&self.saved.store)
-        });
-        let namespace = namespace.unwrap_or_else(|| PrefixNamespace::new(&[], OwnerId::ANONYMOUS));
-        SessionCopy { of, namespace, parts: parts.unwrap_or_default().into(), payload: None }
+    /// Decides what is to be copied of a session; `None` if it is not saved at all.
+    fn copy_of(&self, unsaved: &UnsavedSession<'_>) -> Option<SessionCopy> {
+        let UnsavedSession { id: of, owner, session, split_points: cuts } = *unsaved;
+        let (namespace, tokens) = (self.namespace(owner)?, session.tokens());
+        if tokens.len() < self.saved.n_tokens_min {
+            return None;
+        }
+        let states = &self.states(session, cuts);
+        let outline = SessionOutline { namespace, tokens, cuts, states };
+        let parts = outline.missing(&self.saved.store).into();
+        Some(SessionCopy { of, namespace, parts, payload: None })
     }
 
     /// Copies a block of a part. Returns `false` if the session is there no longer, or if there is
@@ -247,11 +251,6 @@ impl<'e> SavedSessions<'e> {
     /// Whether kept sessions are still to be saved.
     pub(crate) fn is_behind(&self, cache: &SessionCache) -> bool {
         self.copy.is_some() || self.drive.is_writing() || cache.unsaved().is_some()
-    }
-
-    /// Whether this process may write, now that another may have ended.
-    fn is_writer(&self) -> bool {
-        self.saved.store.try_take_over().is_ok_and(|role| role == StoreRole::Writer)
     }
 
     /// Returns the positions whose recurrent state is saved: where other conversations branch off,
