@@ -30,10 +30,10 @@ pub(crate) struct CacheArgs {
     cache_dir: Option<PathBuf>,
     /// Size of that folder; what saves the least time is removed first [default: a tenth of the
     /// free space, at most 32GB]
-    #[arg(long, value_name = "SIZE", value_parser = ranges::memory, requires = "cache_dir")]
+    #[arg(long, value_name = "SIZE", value_parser = ranges::cache_bytes, requires = "cache_dir")]
     cache_size: Option<u64>,
     /// Bytes that may be written to that folder per day
-    #[arg(long, value_name = "SIZE", value_parser = ranges::memory, default_value = "100GB")]
+    #[arg(long, value_name = "SIZE", value_parser = ranges::cache_bytes, default_value = "100GB")]
     cache_writes_per_day: u64,
 }
 

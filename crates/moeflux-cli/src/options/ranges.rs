@@ -109,6 +109,9 @@ pub(crate) fn time(text: &str) -> ParseResult<Duration> {
     }
 }
 
+/// A smaller cache is a mistake: a short conversation takes more.
+const CACHE_BYTES_MIN: u64 = 1 << 20;
+
 /// Every process is larger: a smaller value probably lacks its unit.
 const BUDGET_BYTES_MIN: u64 = 1 << 20;
 
@@ -131,6 +134,16 @@ pub(crate) fn memory(text: &str) -> ParseResult<u64> {
         ));
     }
     Ok(n_bytes)
+}
+
+/// Parses `--cache-size` and `--cache-writes-per-day`.
+pub(crate) fn cache_bytes(text: &str) -> ParseResult<u64> {
+    match size::parse(text)? {
+        n_bytes if n_bytes < CACHE_BYTES_MIN => {
+            Err(format!("{n_bytes} bytes are too few for a conversation; for gigabytes, write 32G"))
+        }
+        n_bytes => Ok(n_bytes),
+    }
 }
 
 /// Parses `--keep-memory`: 0 keeps nothing.
