@@ -483,7 +483,7 @@ impl ServiceThread {
             let since = scheduler.is_idle().then(|| *idle_since.get_or_insert_with(|| clock.now()));
             let next = if has_worked { self.poll() } else { self.wait(since) };
             if let Some(closed) = self.receive(&mut scheduler, next) {
-                scheduler.fail_all(&Error::Cancelled);
+                scheduler.stop_all(&Error::Cancelled);
                 scheduler.close();
                 return (closed, Vec::new());
             }

@@ -21,6 +21,9 @@ const FREE_PART: u64 = 10;
 /// Fewer tokens are read sooner than loaded.
 const N_TOKENS_MIN: usize = 64;
 
+/// Where experts are streamed, this many tokens are read in minutes.
+const N_TOKENS_AT_RISK: usize = 8192;
+
 /// Options of saved conversations.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CacheArgs {
@@ -77,6 +80,11 @@ impl CacheArgs {
             true => Some(OwnerId::ANONYMOUS),
             false => ids.get(idx).copied(),
         };
-        Ok(Some(SavedConversations { store, owners: Arc::new(owners), n_tokens_min: N_TOKENS_MIN }))
+        Ok(Some(SavedConversations {
+            store,
+            owners: Arc::new(owners),
+            n_tokens_min: N_TOKENS_MIN,
+            n_tokens_at_risk: N_TOKENS_AT_RISK,
+        }))
     }
 }
