@@ -51,6 +51,7 @@
 //!   object                   what a session is saved as
 //!   drive                    the thread that reads and writes
 //!   load                     a session that is being loaded
+//!   sampled                  tokens of answers
 //! options          settings of a service
 //! answers/         running answers, in one step; decode: one without its session;
 //!                  parked: those whose clients take no tokens; sessions: kept, dropped, saved
@@ -83,6 +84,7 @@ pub use job::{
     DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
 };
 pub use options::Options;
+pub use saved::sampled::{NewAnswer, SavedAnswer, SavedAnswers, UsedAnswers};
 pub use saved::{OwnerIds, SavedConversations};
 pub use service::{Open, Service, Ticket};
 pub use session_cache::KeptLimits;

@@ -8,8 +8,9 @@ use std::io::{Read, Write as _};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use moeflux::clock::{Clock as _, RealClock};
 use moeflux::{CopyBooking, Error, Result};
 use moeflux_prefix::{
     FoundPrefix, NewObject, ObjectId, PrefixNamespace, Store, StoreRole, WriteRefusal,
@@ -73,15 +74,24 @@ pub(crate) enum WriteProgress {
     Refused,
 }
 
+/// How far the thread is from its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ThreadEndState {
+    #[default]
+    Runs,
+    /// It ends when the object that waits is written.
+    IsClosed,
+    /// It has ended, perhaps in a panic: nothing is read or written.
+    IsOver,
+}
+
 #[derive(Default)]
 struct TaskQueue {
     reads: VecDeque<ReadTask>,
     write: Option<Write>,
     progress: WriteProgress,
-    is_closed: bool,
     has_warned: bool,
-    /// The thread has panicked: nothing is read or written any more.
-    is_over: bool,
+    end: ThreadEndState,
 }
 
 struct SharedQueue {
@@ -119,7 +129,7 @@ impl DriveThread {
     pub(crate) fn read(&self, task: ReadTask) {
         let mut tasks = self.shared.tasks();
         // Without the thread, the end of the channel is that of the load.
-        if !tasks.is_over {
+        if tasks.end != ThreadEndState::IsOver {
             tasks.reads.push_back(task);
         }
         drop(tasks);
@@ -129,12 +139,12 @@ impl DriveThread {
     /// Waits until nothing is being written, at most `limit`. Returns what is left of it; `None`
     /// if something is.
     pub(crate) fn wait(&self, limit: Duration) -> Option<Duration> {
-        let begun = Instant::now();
+        let clock = RealClock::new();
         let is_writing = |tasks: &mut TaskQueue| tasks.progress == WriteProgress::Writing;
         let waited = self.shared.written.wait_timeout_while(self.shared.tasks(), limit, is_writing);
         let (tasks, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         drop(tasks);
-        (!waited.timed_out()).then(|| limit.saturating_sub(begun.elapsed()))
+        (!waited.timed_out()).then(|| limit.saturating_sub(clock.now()))
     }
 
     pub(crate) fn is_writing(&self) -> bool {
@@ -164,7 +174,7 @@ impl DriveThread {
     fn begin(&self, write: Write) {
         let mut tasks = self.shared.tasks();
         assert!(tasks.progress != WriteProgress::Writing, "one object is written at a time");
-        if tasks.is_over {
+        if tasks.end == ThreadEndState::IsOver {
             tasks.progress = WriteProgress::Refused;
             return;
         }
@@ -177,7 +187,9 @@ impl DriveThread {
 impl Drop for DriveThread {
     fn drop(&mut self) {
         let mut tasks = self.shared.tasks();
-        tasks.is_closed = true;
+        if tasks.end == ThreadEndState::Runs {
+            tasks.end = ThreadEndState::IsClosed;
+        }
         tasks.reads.clear();
         drop(tasks);
         self.shared.changed.notify_one();
@@ -194,7 +206,7 @@ struct ThreadEnd<'q>(&'q SharedQueue);
 impl Drop for ThreadEnd<'_> {
     fn drop(&mut self) {
         let mut tasks = self.0.tasks();
-        tasks.is_over = true;
+        tasks.end = ThreadEndState::IsOver;
         tasks.reads.clear();
         tasks.write = None;
         if tasks.progress == WriteProgress::Writing {
@@ -240,7 +252,7 @@ impl SharedQueue {
                 }
                 self.written.notify_all();
                 (self.wake)();
-            } else if tasks.is_closed {
+            } else if tasks.end == ThreadEndState::IsClosed {
                 return;
             } else {
                 tasks = self.changed.wait(tasks).unwrap_or_else(PoisonError::into_inner);

@@ -8,6 +8,7 @@
 pub(crate) mod object;
 pub(crate) mod drive;
 pub(crate) mod load;
+pub(crate) mod sampled;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -362,10 +363,10 @@ impl<'e> SavedSessions<'e> {
     }
 
     fn payload_bytes(&self, part: SavedPart) -> usize {
-        match part.kind {
-            ObjectKind::Segment => (part.end - part.first) * self.position_bytes(),
-            ObjectKind::State => self.state_bytes(),
+        if part.kind == ObjectKind::State {
+            return self.state_bytes();
         }
+        (part.end - part.first) * self.position_bytes()
     }
 
     /// Whether sessions are still to be saved.
