@@ -58,6 +58,7 @@
 //! prefill/         a prompt that is being read
 //!   precedence               when the oldest goes first
 //!   scores                   log-probabilities of its own tokens
+//!   marks                    where a long one is saved before the rest is read
 //!   chunk                    one step of prompts, and other work between its layers
 //! scheduler/       which jobs run, and what is computed next
 //!   session_search           the session with most of some tokens

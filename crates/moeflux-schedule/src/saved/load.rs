@@ -41,7 +41,7 @@ impl SessionLoad {
             let mut bytes = &bytes[..];
             let loaded = match kind {
                 PartKind::Positions(n) => parts.positions(n, &mut bytes),
-                PartKind::Recurrent => parts.recurrent(&mut bytes),
+                PartKind::RecurrentLayer => parts.recurrent_layer(&mut bytes),
             };
             loaded.map_err(|error| error.to_string())
         });
