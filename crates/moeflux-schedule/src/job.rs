@@ -159,6 +159,8 @@ pub enum Event {
     Begun {
         /// Tokens of the prompt that need no computation.
         n_cached_tokens: usize,
+        /// The tokens among them that were loaded from a drive; the others were in memory.
+        n_cached_drive_tokens: usize,
         /// The conversation that the prompt continues, if its session was dropped.
         missed: Option<Missed>,
     },

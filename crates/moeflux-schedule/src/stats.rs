@@ -44,8 +44,10 @@ pub struct Stats {
     pub room: SessionRoom,
     /// Tokens of all prompts that were begun.
     pub n_prompt_tokens: u64,
-    /// The tokens among them that a kept or running session already held.
+    /// The tokens among them that needed no computation.
     pub n_cached_tokens: u64,
+    /// The tokens among those that were loaded from a drive; a session held the others.
+    pub n_cached_drive_tokens: u64,
     /// Tokens of answers.
     pub n_answer_tokens: u64,
     /// The tokens among them that a mask forced after another.
@@ -109,6 +111,7 @@ impl Default for Stats {
             room: SessionRoom::default(),
             n_prompt_tokens: 0,
             n_cached_tokens: 0,
+            n_cached_drive_tokens: 0,
             n_answer_tokens: 0,
             n_forced_tokens: 0,
             n_ended: 0,

@@ -61,6 +61,16 @@ pub(crate) struct RunningJob {
     is_silent: bool,
 }
 
+/// How a job begins.
+pub(crate) struct Beginning {
+    pub(crate) n_cached_tokens: usize,
+    pub(crate) n_cached_drive_tokens: usize,
+    pub(crate) missed: Option<Missed>,
+    pub(crate) at: Duration,
+    /// Bytes that have been read from drives.
+    pub(crate) drive_bytes_before: u64,
+}
+
 /// All jobs that have begun.
 #[derive(Default)]
 pub(crate) struct RunningJobs {
@@ -83,10 +93,10 @@ impl RunningJobs {
     pub(crate) fn begin(
         &mut self,
         submitted: SubmittedJob,
-        (n_cached_tokens, missed): (usize, Option<Missed>),
-        (now, drive_bytes_before): (Duration, u64),
+        beginning: Beginning,
         shared: &SharedState,
     ) -> JobId {
+        let Beginning { n_cached_tokens, n_cached_drive_tokens, missed, at: now, .. } = beginning;
         let SubmittedJob { job, mut sink, flags, at, has_begun, n_scores_reported, .. } = submitted;
         shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
         let (n_prompt_tokens, n_open) = (job.prompt.len(), job.n_answers);
@@ -95,11 +105,12 @@ impl RunningJobs {
             let mut stats = shared.stats();
             stats.n_prompt_tokens += n_prompt_tokens as u64;
             stats.n_cached_tokens += n_cached_tokens as u64;
+            stats.n_cached_drive_tokens += n_cached_drive_tokens as u64;
             missed.inspect(|it| stats.n_missed[it.reason as usize] += 1);
             stats.queued.add_time(now.saturating_sub(at));
             stats.prompt_tokens.add_count(n_prompt_tokens);
             drop(stats);
-            sink.0.put(Event::Begun { n_cached_tokens, missed });
+            sink.0.put(Event::Begun { n_cached_tokens, n_cached_drive_tokens, missed });
         }
         let (submitted_at, begun_at, first_token_at) = (at, now, None);
         let id = JobId(self.n_begun);
@@ -111,7 +122,7 @@ impl RunningJobs {
             submitted_at,
             begun_at,
             first_token_at,
-            drive_bytes_before,
+            drive_bytes_before: beginning.drive_bytes_before,
             n_open,
             n_scores_reported,
             n_scores_repeated: n_scores_reported,

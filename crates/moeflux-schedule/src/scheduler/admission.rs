@@ -12,7 +12,7 @@ use super::session_search::SessionRequest;
 use crate::job::Job;
 use crate::prefill::{Outline, Prefill, Terms};
 use crate::session_cache::n_shared;
-use crate::tracked::SubmittedJob;
+use crate::tracked::{Beginning, SubmittedJob};
 
 /// A prompt with at most this many tokens left is short. Where experts are in memory, short prompts
 /// share a step of at most this many rows; longer ones gain nothing from sharing, and would wait
@@ -220,21 +220,26 @@ impl Scheduler<'_> {
         };
         match load {
             Ok(load) => self.loads.push((submitted, load)),
-            Err(session) => self.begin(submitted, session),
+            Err(session) => self.begin(submitted, session, 0),
         }
     }
 
-    pub(super) fn begin(&mut self, submitted: SubmittedJob, session: Session) {
-        let now = self.context.clock.now();
+    /// Begins a job with a session, `n_loaded` of whose tokens are from a drive.
+    pub(super) fn begin(&mut self, submitted: SubmittedJob, session: Session, n_loaded: usize) {
         let Job { owner, prompt, scores_prompt, .. } = &submitted.job;
         let n_cached = session.tokens().len();
         let session_cache = &mut self.answers.session_cache;
         let missed =
             if *scores_prompt { None } else { session_cache.missed(*owner, prompt, n_cached) };
         let terms = self.terms(self.n_best(&submitted.job), prompt.len() - n_cached);
-        let at = (now, self.context.drive_bytes());
-        let shared = self.context.shared;
-        let id = self.answers.jobs.begin(submitted, (n_cached, missed), at, shared);
+        let beginning = Beginning {
+            n_cached_tokens: n_cached,
+            n_cached_drive_tokens: n_loaded,
+            missed,
+            at: self.context.clock.now(),
+            drive_bytes_before: self.context.drive_bytes(),
+        };
+        let id = self.answers.jobs.begin(submitted, beginning, self.context.shared);
         self.prefills.push(Prefill::new(id, self.answers.jobs.of(id), session, terms));
     }
 

@@ -257,9 +257,9 @@ impl<'e> Scheduler<'e> {
                     has_any = true;
                     self.loads.push((submitted, load));
                 }
-                LoadProgress::Ended(session) => {
+                LoadProgress::Ended { session, n_loaded } => {
                     has_any = true;
-                    self.begin(submitted, session);
+                    self.begin(submitted, session, n_loaded);
                 }
             }
         }

@@ -231,6 +231,7 @@ pub(crate) struct AnswerLog {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobOutcome {
     pub(crate) n_cached: Option<usize>,
+    pub(crate) n_cached_drive: usize,
     pub(crate) missed: Option<Missed>,
     pub(crate) scores: Vec<Scored>,
     pub(crate) answers: Vec<AnswerLog>,
@@ -242,8 +243,9 @@ pub(crate) struct JobOutcome {
 impl JobOutcome {
     fn record(&mut self, event: Event) {
         match event {
-            Event::Begun { n_cached_tokens, missed } => {
+            Event::Begun { n_cached_tokens, n_cached_drive_tokens, missed } => {
                 self.missed = missed;
+                self.n_cached_drive = n_cached_drive_tokens;
                 assert_eq!(self.n_cached.replace(n_cached_tokens), None, "a job begins once");
             }
             Event::PromptScores(scores) => self.scores.extend(scores),

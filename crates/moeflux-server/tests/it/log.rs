@@ -93,8 +93,15 @@ fn each_request_has_one_line() {
         for field in ["status=200", "ended=\"length\"", "n_answer=7", "ignored=\"frobnicate\""] {
             assert!(found.contains(&format!(" {field}")), "{field}: {found}");
         }
-        for field in ["n_prompt", "n_cached", "queued_ms", "prompt_ms", "answer_ms", "drive_bytes"]
-        {
+        for field in [
+            "n_prompt",
+            "n_cached",
+            "n_cached_drive",
+            "queued_ms",
+            "prompt_ms",
+            "answer_ms",
+            "drive_bytes",
+        ] {
             assert!(found.contains(&format!(" {field}=")), "{field}: {found}");
         }
     }

@@ -58,6 +58,7 @@ impl Record {
     pub(crate) fn begun(&mut self, usage: Usage) {
         self.usage.n_prompt_tokens += usage.n_prompt_tokens;
         self.usage.n_cached_tokens += usage.n_cached_tokens;
+        self.usage.n_cached_drive_tokens += usage.n_cached_drive_tokens;
         self.usage.n_replayed += usage.n_replayed;
     }
 
@@ -106,20 +107,20 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let Usage { n_prompt_tokens, n_cached_tokens, n_replayed, n_answer_tokens, .. } =
-            self.usage;
+        let usage = self.usage;
         tracing::info!(
             target: "moeflux::request",
             id = %self.id,
             dialect = self.dialect,
             status = self.status,
             ended = self.ended,
-            n_prompt = n_prompt_tokens,
-            n_cached = n_cached_tokens,
-            n_replayed = Some(n_replayed).filter(|n_turns| *n_turns > 0),
+            n_prompt = usage.n_prompt_tokens,
+            n_cached = usage.n_cached_tokens,
+            n_cached_drive = usage.n_cached_drive_tokens,
+            n_replayed = Some(usage.n_replayed).filter(|n_turns| *n_turns > 0),
             n_dropped = self.missed.map(|missed| missed.n_tokens),
             dropped = self.missed.map(|missed| missed.reason.text()),
-            n_answer = n_answer_tokens,
+            n_answer = usage.n_answer_tokens,
             queued_ms = ms(self.times.queued),
             prompt_ms = ms(self.times.prompt),
             answer_ms = ms(self.times.answer),
