@@ -40,6 +40,7 @@
 //! A module names only modules above it.
 //!
 //! ```text
+//! found            what prompts find in kept and saved conversations
 //! job              what is submitted, and the events of it
 //! stats            counters
 //! shared           what the scheduler's thread and its users both see
@@ -66,6 +67,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod found;
 mod job;
 mod stats;
 mod shared;
@@ -78,6 +80,7 @@ mod prefill;
 mod scheduler;
 mod service;
 
+pub use found::{PromptLookup, PromptOutcome};
 pub use job::{
     DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
 };

@@ -137,7 +137,9 @@ impl Scheduler<'_> {
         }
         let next = self.next_waiting(n_left_max);
         let Some(idx) = next.filter(|_| !self.is_outdated()) else { return false };
-        let submitted = self.waiting.remove(idx).expect("its place was just found");
+        let mut submitted = self.waiting.remove(idx).expect("its place was just found");
+        // The session that is chosen may be cut.
+        submitted.nearest = self.nearest(SessionRequest::prompt_of(&submitted.job));
         match self.session_for(SessionRequest::prompt_of(&submitted.job)) {
             Ok(session) => {
                 self.waiting.iter_mut().take(idx).for_each(|it| it.n_overtaken += 1);
@@ -220,22 +222,30 @@ impl Scheduler<'_> {
         };
         match load {
             Ok(load) => self.loads.push((submitted, load)),
-            Err(session) => self.begin(submitted, session, 0),
+            Err(session) => self.begin(submitted, session, None),
         }
     }
 
-    /// Begins a job with a session, `n_loaded` of whose tokens are from a drive.
-    pub(super) fn begin(&mut self, submitted: SubmittedJob, session: Session, n_loaded: usize) {
+    /// Begins a job with a session, `n_loaded` of whose tokens were loaded from a drive; `None` if
+    /// there was nothing to load.
+    pub(super) fn begin(
+        &mut self,
+        submitted: SubmittedJob,
+        session: Session,
+        n_loaded: Option<usize>,
+    ) {
         let Job { owner, prompt, scores_prompt, .. } = &submitted.job;
         let n_cached = session.tokens().len();
         let session_cache = &mut self.answers.session_cache;
         let missed =
             if *scores_prompt { None } else { session_cache.missed(*owner, prompt, n_cached) };
         let terms = self.terms(self.n_best(&submitted.job), prompt.len() - n_cached);
+        let lookup = self.look_up(&submitted, (n_cached, n_loaded), missed);
         let beginning = Beginning {
             n_cached_tokens: n_cached,
-            n_cached_drive_tokens: n_loaded,
+            n_cached_drive_tokens: n_loaded.unwrap_or(0),
             missed,
+            lookup,
             at: self.context.clock.now(),
             drive_bytes_before: self.context.drive_bytes(),
         };

@@ -259,7 +259,7 @@ impl<'e> Scheduler<'e> {
                 }
                 LoadProgress::Ended { session, n_loaded } => {
                     has_any = true;
-                    self.begin(submitted, session, n_loaded);
+                    self.begin(submitted, session, Some(n_loaded));
                 }
             }
         }

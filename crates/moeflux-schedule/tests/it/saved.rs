@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use moeflux::{Finish, TokenId};
 use moeflux_prefix::{OwnerId, PrefixFolder, Store, StoreLimits, StoreRole, WallClock};
-use moeflux_schedule::{Job, Options, Owner, SavedConversations, Service, State};
+use moeflux_schedule::{Job, Options, Owner, PromptOutcome, SavedConversations, Service, State};
 use moeflux_testing::random::{Rng, seeds};
 use moeflux_testing::temp_dir::TempDir;
 
@@ -64,6 +64,10 @@ fn run(model: &ReferenceModel, service: &Service, job: Job) -> JobOutcome {
     let outcome = test_job.end();
     assert_eq!(outcome.answers[0], model.alone(&test_job.job, 0, CONTEXT));
     outcome
+}
+
+fn of(outcome: &JobOutcome) -> PromptOutcome {
+    outcome.lookup.as_ref().expect("it was looked up").outcome
 }
 
 /// Does the same. Returns the number of its cached tokens, all of which must be from the drive.
@@ -132,15 +136,30 @@ fn tokens_from_the_drive_are_told_apart_from_those_in_memory() {
         }
         // Memory has the first turn again, and the drive both.
         run(model, &service, first);
-        let found = |outcome: JobOutcome| (outcome.n_cached, outcome.n_cached_drive);
+        let found = |outcome: JobOutcome| (outcome.n_cached, outcome.n_cached_drive, of(&outcome));
         let third = found(run(model, &service, third));
-        assert_eq!(third, (Some(n_saved), n_saved - n_held));
+        assert_eq!(third, (Some(n_saved), n_saved - n_held, PromptOutcome::Drive));
         let fourth = found(run(model, &service, fourth));
-        assert_eq!(fourth, (Some(n_held_then), 0));
+        assert_eq!(fourth, (Some(n_held_then), 0, PromptOutcome::Memory));
         let stats = service.stats();
         let n_cached = stats.n_cached_tokens;
         assert!(stats.n_cached_drive_tokens > 0 && stats.n_cached_drive_tokens < n_cached);
     }
+}
+
+#[test]
+fn what_another_model_saved_is_told_apart() {
+    let dir = TempDir::new();
+    let ask = |model: &ReferenceModel, seed: u32| {
+        let service = service_over(model, dir.path());
+        let outcome = run(model, &service, turn(model, tokens(90, seed), vec![40]));
+        unload(&service);
+        of(&outcome)
+    };
+    assert_eq!(ask(&ATTENTION, 1), PromptOutcome::Nothing);
+    assert_eq!(ask(&RECURRENT, 1), PromptOutcome::OtherModel);
+    assert_eq!(ask(&RECURRENT, 5), PromptOutcome::Nothing);
+    assert_eq!(ask(&RECURRENT, 5), PromptOutcome::Drive);
 }
 
 #[test]
@@ -247,7 +266,11 @@ fn a_damaged_file_is_computed_again() {
             // The state at an earlier place was not needed.
             let is_state = path.extension().is_some_and(|it| it == "state");
             let was_needed = n_held == 0;
+            let expected = if was_needed { PromptOutcome::Unusable } else { PromptOutcome::Drive };
+            assert_eq!(of(&outcome), expected);
             assert!(was_needed || is_state && n_held == n_saved, "{n_held}: {}", path.display());
+            let counts = service.stats().saved.unwrap();
+            assert_eq!(counts.n_damaged, u64::from(was_needed));
             // What was computed again is saved again.
             unload(&service);
             assert_eq!(n_cached(model, &service, last.clone()), n_saved_then);

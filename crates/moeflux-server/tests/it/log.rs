@@ -70,8 +70,9 @@ fn line(server: &Running, (id, headers): (&str, &str), body: &Json) -> String {
     let mut found = Vec::new();
     server.wait(|_| server.service.is_idle());
     // The line is written after the last byte of a stream.
-    server.wait(|_| !lines(id).is_empty());
-    found.extend(lines(id));
+    let of_request = |line: &String| line.starts_with("moeflux::request ");
+    server.wait(|_| lines(id).iter().any(of_request));
+    found.extend(lines(id).into_iter().filter(of_request));
     assert_eq!(found.len(), 1, "{found:?}");
     found.remove(0)
 }
@@ -97,6 +98,7 @@ fn each_request_has_one_line() {
             "n_prompt",
             "n_cached",
             "n_cached_drive",
+            "found",
             "queued_ms",
             "prompt_ms",
             "answer_ms",

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use moeflux_schedule::{Missed, Times};
+use moeflux_schedule::{Missed, PromptLookup, PromptOutcome, Times};
 use tokio::time::Instant;
 
 use crate::http::reply::{Problem, RequestId};
@@ -21,6 +21,10 @@ pub(crate) struct Record {
     usage: Usage,
     /// The session of its conversation, if that was kept and then dropped.
     missed: Option<Missed>,
+    /// What its last prompt found.
+    outcome: Option<PromptOutcome>,
+    /// If it diverged from a conversation: the tokens that both share, and those of the latter.
+    diverged: Option<(usize, usize)>,
     times: Times,
     ended: &'static str,
     status: u16,
@@ -40,6 +44,8 @@ impl Record {
             began: Instant::now(),
             usage: Usage::default(),
             missed: None,
+            outcome: None,
+            diverged: None,
             times: Times::default(),
             ended: "cancelled",
             status: 200,
@@ -62,9 +68,12 @@ impl Record {
         self.usage.n_replayed += usage.n_replayed;
     }
 
-    /// Notes that the prompt continues a dropped session.
-    pub(crate) fn missed(&mut self, missed: Option<Missed>) {
+    /// Notes what a prompt found, and the dropped session that it continues.
+    pub(crate) fn found(&mut self, missed: Option<Missed>, lookup: Option<&PromptLookup>) {
         self.missed = missed.or(self.missed);
+        self.outcome = lookup.map(|it| it.outcome);
+        let diverged = lookup.filter(|it| it.outcome == PromptOutcome::Diverged);
+        self.diverged = diverged.map(|it| (it.n_shared, it.n_nearest));
     }
 
     /// Counts a token of an answer.
@@ -117,6 +126,9 @@ impl Drop for Record {
             n_prompt = usage.n_prompt_tokens,
             n_cached = usage.n_cached_tokens,
             n_cached_drive = usage.n_cached_drive_tokens,
+            found = self.outcome.map(PromptOutcome::name),
+            n_shared = self.diverged.map(|(n_shared, _)| n_shared),
+            n_nearest = self.diverged.map(|(_, n_nearest)| n_nearest),
             n_replayed = Some(usage.n_replayed).filter(|n_turns| *n_turns > 0),
             n_dropped = self.missed.map(|missed| missed.n_tokens),
             dropped = self.missed.map(|missed| missed.reason.text()),

@@ -180,8 +180,8 @@ impl RequestRun {
     ) -> Result<(), Problem> {
         let prompt_run = &mut self.prompt_runs[prompt_idx];
         match event {
-            JobEvent::Begun { n_cached_tokens, n_cached_drive_tokens, missed } => {
-                self.record.missed(missed);
+            JobEvent::Begun { n_cached_tokens, n_cached_drive_tokens, missed, lookup } => {
+                self.record.found(missed, lookup.as_ref());
                 let n_prompt_tokens = prompt_run.n_prompt_tokens;
                 let n_replayed = prompt_run.prompt.n_replayed;
                 let usage = Usage {
