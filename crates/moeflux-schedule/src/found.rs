@@ -9,6 +9,9 @@ use moeflux_prefix::Holding;
 /// Two texts that share fewer tokens are not alike.
 const N_ALIKE_MIN: usize = 8;
 
+/// Upper bound on the tokens that are shown of each text where two part.
+const N_SHOWN_MAX: usize = 16;
+
 /// What a prompt found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -97,6 +100,23 @@ pub struct PromptLookup {
     pub n_shared: usize,
     /// Tokens of that conversation; 0 without one.
     pub n_nearest: usize,
+    /// Set for the last of several long prompts in a row that found almost nothing.
+    pub row: Option<Box<MissRow>>,
+}
+
+/// Long prompts in a row that found almost nothing, and the one of them that shares most with a
+/// conversation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissRow {
+    /// Number of prompts.
+    pub n_prompts: usize,
+    /// Tokens that the prompt shares with that conversation.
+    pub n_shared: usize,
+    /// The next tokens of the conversation.
+    pub kept: Vec<TokenId>,
+    /// The next tokens of the prompt.
+    pub prompt: Vec<TokenId>,
 }
 
 /// The conversation in memory that shares most with a prompt.
@@ -106,6 +126,9 @@ pub(crate) struct NearestText {
     pub(crate) n_tokens: usize,
     /// Whether the prompt continues it, or repeats its beginning.
     pub(crate) is_continued: bool,
+    /// The first tokens after those that both share.
+    pub(crate) kept: Vec<TokenId>,
+    pub(crate) prompt: Vec<TokenId>,
 }
 
 impl NearestText {
@@ -121,7 +144,10 @@ impl NearestText {
             (n_shared, is_repeated || n_shared >= continues_from.min(text.len()), text)
         });
         let (n_shared, is_continued, text) = compared.max_by_key(|it| (it.0, it.1))?;
-        Some(Self { n_shared, n_tokens: text.len(), is_continued })
+        let next =
+            |tokens: &[TokenId]| tokens[n_shared..].iter().take(N_SHOWN_MAX).copied().collect();
+        let (kept, prompt) = (next(text), next(prompt));
+        Some(Self { n_shared, n_tokens: text.len(), is_continued, kept, prompt })
     }
 }
 
@@ -144,10 +170,12 @@ mod tests {
         let (other, long) = (tokens(100..140), tokens((0..12).chain(200..260)));
         let found = nearest(&[(&other, 40), (&long, 60)], &prompt).unwrap();
         assert_eq!((found.n_shared, found.n_tokens, found.is_continued), (12, 72, false));
+        assert_eq!((found.kept, found.prompt), (tokens(200..216), tokens(12..28)));
         let whole = tokens(0..12);
         for texts in [[(&*long, 60), (&*whole, 12)], [(&*whole, 12), (&*long, 60)]] {
             let found = nearest(&texts, &prompt).unwrap();
             assert_eq!((found.n_tokens, found.is_continued), (12, true));
+            assert_eq!(found.kept, []);
         }
         assert!(nearest(&[(&long, 12)], &prompt).unwrap().is_continued, "from its split point");
         let longer = tokens((0..39).chain(7..90));

@@ -45,6 +45,7 @@
 //! stats            counters
 //! shared           what the scheduler's thread and its users both see
 //! tracked          jobs that have begun
+//! miss_rows        long prompts in a row that find almost nothing
 //! session_cache/   sessions that are kept for prompts that go on from them
 //!   worth                    what their memory saves, against that of experts
 //!   dropped                  conversations that lost theirs
@@ -72,6 +73,7 @@ mod job;
 mod stats;
 mod shared;
 mod tracked;
+mod miss_rows;
 mod session_cache;
 mod saved;
 mod options;
@@ -80,7 +82,7 @@ mod prefill;
 mod scheduler;
 mod service;
 
-pub use found::{PromptLookup, PromptOutcome};
+pub use found::{MissRow, PromptLookup, PromptOutcome};
 pub use job::{
     DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
 };

@@ -19,6 +19,7 @@ use moeflux::{Error, SessionRoom};
 use crate::answers::parked::{RecomputeRequest, Unparked};
 use crate::answers::{Answers, Context};
 use crate::job::{Job, Owner};
+use crate::miss_rows::MissRows;
 use crate::prefill::chunk::Balance;
 use crate::prefill::precedence::Precedence;
 use crate::prefill::{Outline, Prefill, PrefillId};
@@ -61,6 +62,7 @@ pub(crate) struct Scheduler<'e> {
     saved: Option<SavedSessions<'e>>,
     /// Jobs whose sessions are being loaded from a drive.
     loads: Vec<(SubmittedJob, SessionLoad)>,
+    miss_rows: MissRows,
     n_pushed: u64,
     /// Prompts outside the running step, oldest first.
     prefills: Vec<Prefill>,
@@ -102,6 +104,7 @@ impl<'e> Scheduler<'e> {
             waiting: VecDeque::new(),
             saved,
             loads: Vec::new(),
+            miss_rows: MissRows::default(),
             n_pushed: 0,
             prefills: Vec::new(),
             under_way: Vec::new(),

@@ -9,6 +9,7 @@ use super::Scheduler;
 use crate::answers::Answers;
 use crate::found::{LookupFacts, NearestText, PromptLookup, PromptOutcome};
 use crate::job::{Job, Missed, Owner};
+use crate::miss_rows::LookedUpPrompt;
 use crate::prefill::Prefill;
 use crate::session_cache::{PrefixMatch, fork_at, longest_match};
 use crate::tracked::SubmittedJob;
@@ -79,12 +80,12 @@ impl Scheduler<'_> {
 
     /// Decides what a prompt has found, unless that was done before or its tokens are scored.
     pub(super) fn look_up(
-        &self,
+        &mut self,
         submitted: &SubmittedJob,
         (n_cached, n_loaded): (usize, Option<usize>),
         missed: Option<Missed>,
     ) -> Option<PromptLookup> {
-        let SubmittedJob { job: Job { owner, scores_prompt, .. }, nearest, .. } = submitted;
+        let SubmittedJob { job: Job { owner, prompt, scores_prompt, .. }, nearest, .. } = submitted;
         if *scores_prompt || submitted.has_begun {
             return None;
         }
@@ -93,8 +94,17 @@ impl Scheduler<'_> {
         let is_missed = missed.is_some();
         let facts = LookupFacts { n_cached, n_loaded, is_missed, nearest, holding };
         let outcome = PromptOutcome::of(facts);
+        let looked_up = LookedUpPrompt {
+            owner: *owner,
+            n_tokens: prompt.len(),
+            n_cached,
+            outcome,
+            nearest,
+            is_comparable: nearest.is_some() || holding == Holding::Objects,
+        };
+        let row = self.miss_rows.count(&looked_up, self.context.clock.now());
         let (n_shared, n_nearest) = nearest.map_or((0, 0), |it| (it.n_shared, it.n_tokens));
-        Some(PromptLookup { outcome, n_shared, n_nearest })
+        Some(PromptLookup { outcome, n_shared, n_nearest, row })
     }
 
     /// Returns a session with room for the tokens, possibly with some of them in it. If there is no

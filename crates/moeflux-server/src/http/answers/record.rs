@@ -68,6 +68,11 @@ impl Record {
         self.usage.n_replayed += usage.n_replayed;
     }
 
+    /// Returns the request's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Notes what a prompt found, and the dropped session that it continues.
     pub(crate) fn found(&mut self, missed: Option<Missed>, lookup: Option<&PromptLookup>) {
         self.missed = missed.or(self.missed);

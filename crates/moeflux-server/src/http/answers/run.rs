@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::http::answers::inbox::Inbox;
 use crate::http::answers::prompt::PromptJob;
 use crate::http::answers::record::Record;
+use crate::http::answers::unlike;
 use crate::http::reply::{Problem, failure_of};
 use crate::http::shared::ModelState;
 use moeflux_wire::{AnswerEvents, PromptProgress, Reason, ResponseEvent, Score, Usage, scored};
@@ -182,6 +183,9 @@ impl RequestRun {
         match event {
             JobEvent::Begun { n_cached_tokens, n_cached_drive_tokens, missed, lookup } => {
                 self.record.found(missed, lookup.as_ref());
+                if let Some(row) = lookup.and_then(|it| it.row) {
+                    unlike::warn(&self.state, self.record.id(), &row);
+                }
                 let n_prompt_tokens = prompt_run.n_prompt_tokens;
                 let n_replayed = prompt_run.prompt.n_replayed;
                 let usage = Usage {
