@@ -40,9 +40,11 @@
 //! A module names only modules above it.
 //!
 //! ```text
+//! found            what prompts find in kept and saved conversations
 //! job              what is submitted, and the events of it
 //! stats            counters
 //! shared           what the scheduler's thread and its users both see
+//! miss_rows        long prompts in a row that find almost nothing
 //! session_cache/   sessions that are kept for prompts that go on from them
 //!   worth                    what their memory saves, against that of experts
 //!   dropped                  conversations that lost theirs
@@ -69,9 +71,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod found;
 mod job;
 mod stats;
 mod shared;
+mod miss_rows;
 mod session_cache;
 mod tracked;
 mod saved;
@@ -81,6 +85,7 @@ mod prefill;
 mod scheduler;
 mod service;
 
+pub use found::{MissRow, PromptLookup, PromptOutcome};
 pub use job::{
     DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
 };

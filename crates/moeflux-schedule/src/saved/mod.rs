@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use moeflux::{CopyBooking, Engine, Result, Session, TokenId};
 use moeflux_prefix::{
-    FoundPrefix, ObjectKind, OwnerId, PrefixNamespace, StateNeed, Store, StoreRole,
+    FoundPrefix, Holding, ObjectKind, OwnerId, PrefixNamespace, StateNeed, Store, StoreRole,
 };
 
 use crate::job::Owner;
@@ -157,6 +157,12 @@ impl<'e> SavedSessions<'e> {
 
     fn namespace(&self, owner: Owner) -> Option<PrefixNamespace> {
         (self.saved.owners)(owner).map(|owner| PrefixNamespace::new(&self.identity, owner))
+    }
+
+    /// Returns what the folder has of an owner.
+    pub(crate) fn holding(&self, owner: Owner) -> Holding {
+        let holding = |namespace| self.saved.store.holding(namespace);
+        self.namespace(owner).map_or(Holding::Nothing, holding)
     }
 
     fn position_bytes(&self) -> usize {

@@ -245,6 +245,12 @@ impl PartsLoad {
         Ok(())
     }
 
+    /// Returns the number of positions that were loaded.
+    #[must_use]
+    pub fn n_loaded(&self) -> usize {
+        self.n_loaded
+    }
+
     /// Returns the session with its new tokens.
     ///
     /// # Errors
