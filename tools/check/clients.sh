@@ -2,7 +2,7 @@
 # Drives `moeflux serve` with clients of others: the openai and anthropic packages for Python, openai
 # for Node, `llm`, and Codex. Fetches them by name.
 #
-#     tools/check/clients.sh           every dialect and loops of tools, about three minutes
+#     tools/check/clients.sh           every dialect and loops of tools, about six minutes
 #     tools/check/clients.sh long      a prompt that takes six minutes, through each client
 #
 # Needs python3, node and npm.
@@ -106,5 +106,7 @@ for format in hermes qwen_xml glm_4_5 deepseek_v3_1 kimi_k2; do
     "$tools/ve/bin/python" "$here/script_model.py" "$work/$format.json" "$work/$format"
     serve "$format" --model "$work/$format"
     "$tools/ve/bin/python" "$here/loops.py" "$url" "$format" "$tools" || status=1
+    # The same with a restart before every request.
+    "$tools/ve/bin/python" "$here/restarts.py" "$moeflux" "$work/$format" "$format" "$tools" || status=1
 done
 exit "$status"
