@@ -3,12 +3,14 @@
 
     restarted.py turns  MOEFLUX MODEL CACHE [PAIRS] [LIMIT] [ARGS..]
     restarted.py agents MOEFLUX MODEL CACHE [N] [TURNS] [ARGS..]
+    restarted.py beside MOEFLUX MODEL CACHE [ROUNDS] [ARGS..]
     restarted.py flat   MOEFLUX MODEL CACHE [N] [SIZE] [ARGS..]
 
 `turns`: a prompt of 16,000 tokens and 20 turns of 500; then PAIRS (5) further turns, each asked twice: of the server that
 has the conversation in memory, and after a kill -9 and a restart. LIMIT (0: none) is that of a memory cgroup, which needs
 root. `agents`: N (4) agents in turn with prompts of 8,000 tokens that grow by 300 in each of TURNS (25) turns; give the
-server memory for some of them in ARGS. `flat`: N (10,000) short prompts with a folder of SIZE (64M), beside the same
+server memory for some of them in ARGS. `beside`: the rate of an answer right after a prompt of 3,000 tokens, which is being
+saved meanwhile, in turn with a server that saves nothing. `flat`: N (10,000) short prompts with a folder of SIZE (64M), beside the same
 without it. CACHE is a folder on the drive in question, which is emptied. Prompts are random token ids, answers have one token.
 """
 import http.client
@@ -26,7 +28,7 @@ import time
 import urllib.parse
 
 import limited
-from serving import post, spread, vocab_of
+from serving import ask, ends_of, post, spread, vocab_of
 
 
 class Server:
@@ -151,6 +153,27 @@ def metrics(url):
     return connection.getresponse().read().decode().splitlines()
 
 
+def beside(moeflux, model, cache, rounds="8", *more):
+    shutil.rmtree(cache, ignore_errors=True)
+    vocab, ends = vocab_of(model), ends_of(model)
+    saving = Server(moeflux, model, ["--cache-dir", cache, "--context", "8192", *more])
+    plain = Server(moeflux, model, ["--cache-dir", "none", "--context", "8192", *more])
+    draw, ratios = random.Random(7), []
+    for _ in range(int(rounds)):
+        rates = []
+        text = [draw.randrange(vocab) for _ in range(3000)]
+        for server in (saving, plain):
+            server.ask(text)
+            times, _, _ = ask(server.url, text[:20], 100, ends)
+            rates.append((len(times) - 1) / (times[-1] - times[0]))
+        ratios.append(rates[0] / rates[1])
+        settle(cache)
+    saving.stop()
+    plain.stop()
+    print(f"answers while a prompt of 3,000 tokens is saved, against none saved: {spread(ratios)}; "
+          f"{total(objects(cache)) / int(rounds) / 1e6:.1f} MB each; last rates {rates[0]:.2f} and {rates[1]:.2f} tokens/s")
+
+
 def flat(moeflux, model, cache, n="10000", size="64M", *more):
     shutil.rmtree(cache, ignore_errors=True)
     vocab = vocab_of(model)
@@ -174,7 +197,7 @@ def flat(moeflux, model, cache, n="10000", size="64M", *more):
 
 
 if __name__ == "__main__":
-    modes = {"turns": turns, "agents": agents, "flat": flat}
+    modes = {"turns": turns, "agents": agents, "beside": beside, "flat": flat}
     if len(sys.argv) < 5 or sys.argv[1] not in modes:
         raise SystemExit(__doc__)
     modes[sys.argv[1]](*sys.argv[2:])
