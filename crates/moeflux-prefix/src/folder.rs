@@ -75,6 +75,19 @@ impl PrefixFolder {
         &self.root
     }
 
+    /// Returns whether a store was ever opened in it.
+    ///
+    /// # Errors
+    ///
+    /// The system does not say whether it is there.
+    pub fn is_there(&self) -> Result<bool> {
+        let objects = self.objects();
+        match self.files.list(&objects) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            listed => listed.map(|_| true).map_err(Error::at("list", &objects)),
+        }
+    }
+
     pub(crate) fn now(&self) -> Duration {
         self.clock.since_1970()
     }

@@ -4,12 +4,11 @@
 //! the writer made after [`Store::refresh`]. No call waits for another process.
 
 use std::io::{self, Read as _};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::DayBudget;
-use crate::error::{Error, Miss, MissReason, Result, WriteRefusal};
+use crate::error::{Error, Miss, MissReason, ObjectDamage, Result, WriteRefusal};
 use crate::folder::{FoundFile, N_DAMAGED_KEPT, PrefixFolder};
 use crate::index::{FoundPrefix, ObjectEntry, StateNeed};
 use crate::key::{ObjectId, OwnerId, PrefixNamespace};
@@ -68,6 +67,12 @@ pub struct VerifyReport {
     pub misses: Vec<Miss>,
 }
 
+/// A file whose header is damaged.
+struct DamagedFile {
+    file: FoundFile,
+    damage: ObjectDamage,
+}
+
 /// A folder of objects.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -88,6 +93,18 @@ impl Store {
             // What kept it from being made says more.
             return Err(taken.err().unwrap_or(unlisted));
         }
+        Ok(store)
+    }
+
+    /// Opens a folder that is there without changing anything in it.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be listed.
+    pub fn open_to_read(folder: PrefixFolder) -> Result<Self> {
+        let limits = StoreLimits { n_bytes_max: u64::MAX, write_bytes_per_day: 0 };
+        let store = Self { shared: Arc::new(Shared::new(folder, limits)) };
+        store.scan()?;
         Ok(store)
     }
 
@@ -127,9 +144,9 @@ impl Store {
         state.lock = Some(lock);
         drop(state);
         self.shared.retry_leftovers();
-        for (path, n_bytes) in damaged {
-            self.shared.state().room.reserved_bytes += n_bytes;
-            self.shared.set_aside(&path, n_bytes);
+        for DamagedFile { file, .. } in damaged {
+            self.shared.state().room.reserved_bytes += file.n_bytes;
+            self.shared.set_aside(&file.path, file.n_bytes);
         }
         self.shared.trim_damaged(N_DAMAGED_KEPT);
         // The limit may be lower than last time; a power failure brings removed files back.
@@ -151,6 +168,21 @@ impl Store {
             self.scan()?;
         }
         Ok(())
+    }
+
+    /// Looks what is there, and returns the files whose headers are damaged: no list has these. The
+    /// writer has set them aside when it began.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be listed.
+    pub fn damaged_headers(&self) -> Result<Vec<Miss>> {
+        let damaged = match self.role() {
+            StoreRole::Writer => Vec::new(),
+            StoreRole::Reader => self.scan()?,
+        };
+        let miss = |it: DamagedFile| Miss { id: it.file.id, reason: it.damage.into() };
+        Ok(damaged.into_iter().map(miss).collect())
     }
 
     /// Returns the owner of what is asked with a key, by the name of the key.
@@ -317,7 +349,7 @@ impl Store {
     }
 
     /// Reads the headers of new files and forgets files that are gone. Returns the damaged ones.
-    fn scan(&self) -> Result<Vec<(PathBuf, u64)>> {
+    fn scan(&self) -> Result<Vec<DamagedFile>> {
         let folder = &self.shared.folder;
         let mut found = folder.list_objects()?;
         // Files that were used together have the same time.
@@ -331,8 +363,8 @@ impl Store {
             let entry = match known.map_or_else(|| self.look_at(&file), Ok) {
                 Ok(entry) => entry,
                 Err(MissReason::Drive(error)) => return Err(Error::at("open", &file.path)(error)),
-                Err(MissReason::Damaged(_)) => {
-                    damaged.push((file.path, file.n_bytes));
+                Err(MissReason::Damaged(damage)) => {
+                    damaged.push(DamagedFile { file, damage });
                     continue;
                 }
                 Err(MissReason::Missing | MissReason::OtherTokens) => continue,

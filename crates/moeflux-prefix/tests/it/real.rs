@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,8 @@ use moeflux_testing::random::{Rng, seeds};
 use moeflux_testing::temp_dir::TempDir;
 
 use crate::simulated::SimClock;
+
+const NOT_THE_WRITER: &str = "another process writes to the folder";
 
 const LIMITS: StoreLimits = StoreLimits { n_bytes_max: 1 << 30, write_bytes_per_day: 1 << 40 };
 
@@ -113,6 +115,49 @@ fn a_changed_byte_of_any_part_is_a_miss_and_the_file_is_set_aside() {
         let damaged = fs::read_dir(root.path().join("cache/damaged")).unwrap().count();
         assert_eq!(damaged, (nth + 1).min(8), "at byte {place}");
     }
+}
+
+/// Every file below a folder, with its contents.
+fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(contents(&path)),
+            false => drop(found.insert(path.clone(), fs::read(path).unwrap())),
+        }
+    }
+    found
+}
+
+#[test]
+fn who_only_reads_changes_nothing_and_finds_all_damage() {
+    let root = TempDir::new();
+    let folder = || PrefixFolder::new(root.file("cache"), Arc::new(SimClock::default()));
+    assert!(!folder().is_there().unwrap() && Store::open_to_read(folder()).is_err());
+    assert!(!root.file("cache").exists());
+    let store = open(root.path(), LIMITS);
+    let ids: Vec<ObjectId> = (1..=3)
+        .map(|token| put(&store, &segment(&[token], 0, 5000), &[7; 5000]).unwrap())
+        .collect();
+    drop(store);
+    for (id, place) in [(ids[0], 50), (ids[1], 6000)] {
+        let path = file_of(root.path(), id);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[place] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+    let before = contents(root.path());
+    assert!(folder().is_there().unwrap());
+    let store = Store::open_to_read(folder()).unwrap();
+    assert_eq!((store.role(), store.list().len()), (StoreRole::Reader, 2));
+    let damaged: Vec<ObjectId> =
+        store.damaged_headers().unwrap().into_iter().map(|it| it.id).collect();
+    let report = store.verify();
+    assert_eq!((damaged, report.n_sound, report.n_bytes), (vec![ids[0]], 1, 5000));
+    assert_eq!(report.misses.iter().map(|it| it.id).collect::<Vec<_>>(), [ids[1]]);
+    assert_eq!(store.prune(PruneRule::All).unwrap_err().to_string(), NOT_THE_WRITER);
+    assert_eq!(contents(root.path()), before);
 }
 
 #[test]

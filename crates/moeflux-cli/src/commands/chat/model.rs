@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use moeflux::{CONTEXT_DEFAULT, Error, Model};
 use moeflux_chat::Chat;
-use moeflux_schedule::{Options, Service};
+use moeflux_schedule::{Options, SavedConversations, Service};
 
 use crate::commands::chat::console::ChatConsole;
 use crate::failure::CommandResult;
@@ -24,6 +24,7 @@ const CONTEXT_OF_CHATS: usize = 65_536;
 pub(crate) struct ModelSlot {
     args: ModelArgs,
     context: Option<NonZeroUsize>,
+    saved: Option<SavedConversations>,
     loaded: Option<ChatModel>,
 }
 
@@ -48,8 +49,12 @@ pub(crate) struct CheckedModel {
 
 impl ModelSlot {
     /// Creates a slot without a model.
-    pub(crate) fn new(args: ModelArgs, context: Option<NonZeroUsize>) -> Self {
-        Self { args, context, loaded: None }
+    pub(crate) fn new(
+        args: ModelArgs,
+        context: Option<NonZeroUsize>,
+        saved: Option<SavedConversations>,
+    ) -> Self {
+        Self { args, context, saved, loaded: None }
     }
 
     /// Opens the named model, or the built-in one. The previous one stays only if the headers of
@@ -57,7 +62,8 @@ impl ModelSlot {
     pub(crate) fn open(&mut self, named: Option<&Path>, console: &ChatConsole) -> CommandResult {
         let checked = CheckedModel::new(named, &self.args, self.context)?;
         self.loaded = None;
-        let loaded = console.load(|interrupt| checked.open(&self.args, interrupt));
+        let (args, saved) = (&self.args, self.saved.clone());
+        let loaded = console.load(|interrupt| checked.open(args, saved, interrupt));
         self.loaded = Some(loaded?);
         Ok(())
     }
@@ -94,12 +100,18 @@ impl CheckedModel {
     }
 
     /// Reads the weights, with a progress bar.
-    pub(crate) fn open(self, args: &ModelArgs, interrupt: &Interrupt) -> CommandResult<ChatModel> {
+    pub(crate) fn open(
+        self,
+        args: &ModelArgs,
+        saved: Option<SavedConversations>,
+        interrupt: &Interrupt,
+    ) -> CommandResult<ChatModel> {
         let Self { named, model, name, chat, context } = self;
         let dir = model.path().to_owned();
         let mut options = Options::new(context);
         options.n_sessions = 1;
         options.n_queue = 1;
+        options.saved = saved;
         let reservation =
             MemoryReservation { at_first: context.min(CONTEXT_DEFAULT), ..context.into() };
         let backend = args.backend()?;

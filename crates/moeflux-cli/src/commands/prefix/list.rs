@@ -1,0 +1,134 @@
+//! `moeflux prefix list`: what is saved, by model and owner.
+//!
+//! **Invariant:** reads headers, and changes nothing. The folder has no names: models, arithmetics
+//! and owners are known by their hashes alone.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use clap::Args;
+use moeflux::ByteCount;
+use moeflux::provider::error::grouped;
+use moeflux_prefix::{ObjectFacts, ObjectKind, OwnerId, PlaceKey, PrefixNamespace, Store};
+use serde_json::{Value, json};
+
+use crate::commands::prefix::{existing, failed, nothing};
+use crate::failure::CommandResult;
+use crate::options::cache::{CacheDirArgs, default_bytes, shown};
+use crate::system::clock;
+use crate::system::measurements::ago;
+
+/// Digits of a hash in the table.
+const N_DIGITS: usize = 8;
+
+/// The arguments of `moeflux prefix list`.
+#[derive(Args, Clone, Debug)]
+#[command(
+    after_help = "A model is shown by a hash of its weights, of the arithmetic that computes \
+    it and of the owner: conversations in different lines share nothing. Owners are shown by a \
+    hash of their key."
+)]
+pub(super) struct PrefixListArgs {
+    #[command(flatten)]
+    dir: CacheDirArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What one owner saved with one model.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct SavedGroup {
+    n_conversations: usize,
+    n_objects: usize,
+    n_tokens: u64,
+    n_bytes: u64,
+    last_used: Duration,
+}
+
+/// Lists what is saved. Returns the text to print.
+pub(super) fn run(args: &PrefixListArgs) -> CommandResult<String> {
+    let (store, objects) = match existing(&args.dir)? {
+        Some(folder) => {
+            let store = Store::open_to_read(folder).map_err(failed)?;
+            let objects = store.list();
+            (Some(store), objects)
+        }
+        None => (None, Vec::new()),
+    };
+    let groups = groups(&objects);
+    let folder = args.dir.folder()?;
+    if args.json {
+        let groups: Vec<Value> = groups.iter().map(group_json).collect();
+        let n_bytes = store.map_or(0, |it| it.counts().n_bytes);
+        let found = json!({"cache_dir": folder.path(), "bytes": n_bytes, "models": groups});
+        return Ok(format!("{found:#}"));
+    }
+    if groups.is_empty() {
+        return nothing(&args.dir);
+    }
+    let n_bytes: u64 = groups.iter().map(|(_, group)| group.n_bytes).sum();
+    let mut lines = vec![row("owner", "model", ["conversations", "tokens", "size"], "last used")];
+    lines.extend(groups.iter().map(group_line));
+    lines.push(format!(
+        "{} in {}; without --cache-size, programs keep it below {}",
+        ByteCount(n_bytes).rounded(),
+        shown(folder.path()),
+        ByteCount(default_bytes(folder.path())).rounded()
+    ));
+    Ok(lines.join("\n"))
+}
+
+/// Adds up objects, the latest used first.
+fn groups(objects: &[ObjectFacts]) -> Vec<(PrefixNamespace, SavedGroup)> {
+    let segments = || objects.iter().filter(|it| it.id.kind == ObjectKind::Segment);
+    let continued: HashSet<PlaceKey> = segments().map(|it| it.id.start).collect();
+    let mut groups: BTreeMap<PrefixNamespace, SavedGroup> = BTreeMap::new();
+    for object in objects {
+        let group = groups.entry(object.namespace).or_default();
+        let is_end = object.id.kind == ObjectKind::Segment && !continued.contains(&object.id.end);
+        group.n_conversations += usize::from(is_end);
+        group.n_objects += 1;
+        group.n_tokens += object.end - object.first;
+        group.n_bytes += object.file_bytes;
+        group.last_used = group.last_used.max(object.last_used);
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.last_used));
+    groups
+}
+
+fn group_line((namespace, group): &(PrefixNamespace, SavedGroup)) -> String {
+    let n_conversations = grouped(group.n_conversations as u64);
+    let n_tokens = grouped(group.n_tokens);
+    let numbers = [&n_conversations, &n_tokens, &*ByteCount(group.n_bytes).rounded()];
+    let owner = match namespace.owner() {
+        OwnerId::ANONYMOUS => "without key".to_owned(),
+        owner => digits(owner.to_string()),
+    };
+    let age_s = clock::since_1970().saturating_sub(group.last_used).as_secs();
+    let age = ago(i64::try_from(age_s).unwrap_or(i64::MAX));
+    row(&owner, &digits(namespace.to_string()), numbers, &age)
+}
+
+fn row(owner: &str, model: &str, [conversations, tokens, size]: [&str; 3], last: &str) -> String {
+    format!("{owner:<12} {model:<8} {conversations:>13} {tokens:>12} {size:>10}  {last}")
+}
+
+fn digits(mut hash: String) -> String {
+    hash.truncate(N_DIGITS);
+    hash
+}
+
+fn group_json((namespace, group): &(PrefixNamespace, SavedGroup)) -> Value {
+    let owner = namespace.owner();
+    json!({
+        "model": namespace.to_string(),
+        "owner": (owner != OwnerId::ANONYMOUS).then(|| owner.to_string()),
+        "n_conversations": group.n_conversations,
+        "n_files": group.n_objects,
+        "n_tokens": group.n_tokens,
+        "bytes": group.n_bytes,
+        "last_used_s": group.last_used.as_secs(),
+    })
+}
