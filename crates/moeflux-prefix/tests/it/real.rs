@@ -52,7 +52,7 @@ fn put(store: &Store, object: &NewObject<'_>, payload: &[u8]) -> Result<ObjectId
     writer.commit()
 }
 
-fn file_of(root: &Path, id: ObjectId) -> std::path::PathBuf {
+fn file_of(root: &Path, id: ObjectId) -> PathBuf {
     let name = id.file_name();
     root.join("cache/objects").join(&name[..2]).join(name)
 }
