@@ -12,6 +12,7 @@ use crate::error::{Error, Miss, MissReason, ObjectDamage, Result, WriteRefusal};
 use crate::folder::{FoundFile, N_DAMAGED_KEPT, PrefixFolder};
 use crate::index::{FoundPrefix, ObjectEntry, StateNeed};
 use crate::key::{ObjectId, OwnerId, PrefixNamespace};
+use crate::names::ModelName;
 use crate::reader::ObjectReader;
 use crate::shared::{Leaving, Shared, StoreCounts, StoreLimits};
 use crate::writer::{NewObject, ObjectWriter};
@@ -155,6 +156,7 @@ impl Store {
         }
         // A file that cannot be removed now is tried again by the next write.
         drop(self.remove_to(self.shared.limits.n_bytes_max));
+        self.remove_unused_names();
         Ok(StoreRole::Writer)
     }
 
@@ -320,7 +322,46 @@ impl Store {
                 self.remove_to(n_bytes_max)?;
             }
         }
+        self.remove_unused_names();
         Ok(n_before.saturating_sub(self.shared.state().index.len()))
+    }
+
+    /// Records the name of a model for lists, if this is the writer. `identity` is that of its
+    /// namespaces.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn name_model(&self, identity: &[u8], name: &str) -> Result<()> {
+        let named = ModelName::new(identity, name);
+        let (file, bytes) = (named.file_name(), named.to_bytes());
+        let folder = &self.shared.folder;
+        if self.role() == StoreRole::Reader || folder.read_small(&file)?.as_ref() == Some(&bytes) {
+            return Ok(());
+        }
+        folder.write_small(&file, 0, &bytes)
+    }
+
+    /// Returns the names of models.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be listed.
+    pub fn model_names(&self) -> Result<Vec<ModelName>> {
+        self.shared.folder.model_names()
+    }
+
+    /// Removes the names of models that have no object. A failure leaves a name.
+    fn remove_unused_names(&self) {
+        let folder = &self.shared.folder;
+        for named in folder.model_names().unwrap_or_default() {
+            let state = self.shared.state();
+            let is_used = state.index.iter().any(|(_, entry)| named.is_of(entry.namespace));
+            drop(state);
+            if !is_used {
+                drop(folder.files.remove(&folder.path().join(named.file_name())));
+            }
+        }
     }
 
     /// Removes objects on which none depends, while there are any that `may_go`.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use moeflux::{ByteCount, Error, Result};
+use moeflux::{ByteCount, Engine, Error, Result};
 use moeflux_io::OneLine;
 use moeflux_prefix::{OwnerId, PrefixFolder, Store, StoreLimits, StoreRole, WallClock};
 use moeflux_schedule::{Owner, SavedConversations};
@@ -160,6 +160,13 @@ impl CacheDirArgs {
         };
         let dir = dir.map_err(|error| Error::Machine(format!("--cache-dir: {error}")))?;
         Ok(folder(&dir))
+    }
+}
+
+/// Names the model for `moeflux prefix list`. Without a name, that shows a hash alone.
+pub(crate) fn name_model(saved: Option<&SavedConversations>, engine: &Engine, name: &str) {
+    if let Some(saved) = saved {
+        drop(saved.store.name_model(&engine.state_identity(), name));
     }
 }
 

@@ -161,6 +161,37 @@ fn who_only_reads_changes_nothing_and_finds_all_damage() {
 }
 
 #[test]
+fn models_have_names_as_long_as_they_have_objects() {
+    let root = TempDir::new();
+    let store = open(root.path(), LIMITS);
+    store.name_model(b"test", "a model").unwrap();
+    store.name_model(b"another", "unused").unwrap();
+    store.name_model(b"test", "ours").unwrap();
+    let reader = open(root.path(), LIMITS);
+    reader.name_model(b"test", "theirs").unwrap();
+    put(&store, &segment(&[1], 0, 10), &[7; 10]).unwrap();
+    let names = |store: &Store| {
+        let mut names = store.model_names().unwrap();
+        names.sort_by(|one, other| one.name.cmp(&other.name));
+        names.into_iter().map(|it| (it.is_of(namespace()), it.name)).collect::<Vec<_>>()
+    };
+    let [ours, unused] = [(true, "ours".to_owned()), (false, "unused".to_owned())];
+    assert_eq!(names(&reader), [ours.clone(), unused]);
+    drop(store);
+    // The next writer removes what nothing is called by.
+    let store = open(root.path(), LIMITS);
+    assert_eq!(names(&store), [ours]);
+    store.prune(PruneRule::All).unwrap();
+    assert_eq!(names(&store), []);
+    // A damaged one is none.
+    store.name_model(b"test", "ours").unwrap();
+    let is_name = |it: &PathBuf| it.to_str().unwrap().contains("model-");
+    let path = contents(root.path()).into_keys().find(is_name).unwrap();
+    fs::write(path, b"ours\ntest?").unwrap();
+    assert_eq!(names(&store), []);
+}
+
+#[test]
 #[cfg(unix)]
 fn files_that_change_while_they_are_read_give_no_wrong_byte() {
     let root = TempDir::new();

@@ -15,6 +15,7 @@ use crate::failure::CommandResult;
 use crate::model::hub;
 use crate::model::{self, MemoryReservation};
 use crate::options::args::ModelArgs;
+use crate::options::cache;
 use crate::system::interrupt::Interrupt;
 
 /// The default length of a conversation in tokens, if the model supports as many.
@@ -111,13 +112,16 @@ impl CheckedModel {
         let mut options = Options::new(context);
         options.n_sessions = 1;
         options.n_queue = 1;
-        options.saved = saved;
+        options.saved.clone_from(&saved);
         let reservation =
             MemoryReservation { at_first: context.min(CONTEXT_DEFAULT), ..context.into() };
         let backend = args.backend()?;
         let (args, interrupt) = (args.clone(), interrupt.clone());
-        let load =
-            move |model| model::load_traced(backend, (model, reservation), &args, &interrupt);
+        let of_model = hub::name_of(&dir);
+        let load = move |model| {
+            let loaded = model::load_traced(backend, (model, reservation), &args, &interrupt);
+            loaded.inspect(|engine| cache::name_model(saved.as_ref(), engine, &of_model))
+        };
         let service = Service::start(model::loader(model, load), Arc::clone(chat.text()), options)?;
         service.wait_until_open()?;
         Ok(ChatModel { named, dir, name, chat, service })

@@ -1,7 +1,7 @@
 //! `moeflux prefix list`: what is saved, by model and owner.
 //!
-//! **Invariant:** reads headers, and changes nothing. The folder has no names: models, arithmetics
-//! and owners are known by their hashes alone.
+//! **Invariant:** reads headers and names of models, and changes nothing. The folder has no names of
+//! owners: they are known by their hashes alone.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -9,7 +9,10 @@ use std::time::Duration;
 use clap::Args;
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
-use moeflux_prefix::{ObjectFacts, ObjectKind, OwnerId, PlaceKey, PrefixNamespace, Store};
+use moeflux_io::OneLine;
+use moeflux_prefix::{
+    ModelName, ObjectFacts, ObjectKind, OwnerId, PlaceKey, PrefixNamespace, Store,
+};
 use serde_json::{Value, json};
 
 use crate::commands::prefix::{existing, failed, nothing};
@@ -39,6 +42,8 @@ pub(super) struct PrefixListArgs {
 /// What one owner saved with one model.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct SavedGroup {
+    /// The model's name, if it is known.
+    name: Option<String>,
     n_conversations: usize,
     n_objects: usize,
     n_tokens: u64,
@@ -48,27 +53,26 @@ struct SavedGroup {
 
 /// Lists what is saved. Returns the text to print.
 pub(super) fn run(args: &PrefixListArgs) -> CommandResult<String> {
-    let (store, objects) = match existing(&args.dir)? {
+    let (objects, names) = match existing(&args.dir)? {
         Some(folder) => {
             let store = Store::open_to_read(folder).map_err(failed)?;
-            let objects = store.list();
-            (Some(store), objects)
+            (store.list(), store.model_names().map_err(failed)?)
         }
-        None => (None, Vec::new()),
+        None => (Vec::new(), Vec::new()),
     };
-    let groups = groups(&objects);
+    let groups = groups(&objects, &names);
     let folder = args.dir.folder()?;
+    let n_bytes: u64 = groups.iter().map(|(_, group)| group.n_bytes).sum();
     if args.json {
         let groups: Vec<Value> = groups.iter().map(group_json).collect();
-        let n_bytes = store.map_or(0, |it| it.counts().n_bytes);
         let found = json!({"cache_dir": folder.path(), "bytes": n_bytes, "models": groups});
         return Ok(format!("{found:#}"));
     }
     if groups.is_empty() {
         return nothing(&args.dir);
     }
-    let n_bytes: u64 = groups.iter().map(|(_, group)| group.n_bytes).sum();
-    let mut lines = vec![row("owner", "model", ["conversations", "tokens", "size"], "last used")];
+    let titles = ["conversations", "tokens", "size"];
+    let mut lines = vec![row("owner", titles, "last used", "model")];
     lines.extend(groups.iter().map(group_line));
     lines.push(format!(
         "{} in {}; without --cache-size, programs keep it below {}",
@@ -80,7 +84,7 @@ pub(super) fn run(args: &PrefixListArgs) -> CommandResult<String> {
 }
 
 /// Adds up objects, the latest used first.
-fn groups(objects: &[ObjectFacts]) -> Vec<(PrefixNamespace, SavedGroup)> {
+fn groups(objects: &[ObjectFacts], names: &[ModelName]) -> Vec<(PrefixNamespace, SavedGroup)> {
     let segments = || objects.iter().filter(|it| it.id.kind == ObjectKind::Segment);
     let continued: HashSet<PlaceKey> = segments().map(|it| it.id.start).collect();
     let mut groups: BTreeMap<PrefixNamespace, SavedGroup> = BTreeMap::new();
@@ -92,6 +96,10 @@ fn groups(objects: &[ObjectFacts]) -> Vec<(PrefixNamespace, SavedGroup)> {
         group.n_tokens += object.end - object.first;
         group.n_bytes += object.file_bytes;
         group.last_used = group.last_used.max(object.last_used);
+    }
+    for (namespace, group) in &mut groups {
+        let name = names.iter().find(|it| it.is_of(*namespace));
+        group.name = name.map(|it| OneLine::name(&it.name).to_string());
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups.sort_by_key(|(_, group)| std::cmp::Reverse(group.last_used));
@@ -108,11 +116,13 @@ fn group_line((namespace, group): &(PrefixNamespace, SavedGroup)) -> String {
     };
     let age_s = clock::since_1970().saturating_sub(group.last_used).as_secs();
     let age = ago(i64::try_from(age_s).unwrap_or(i64::MAX));
-    row(&owner, &digits(namespace.to_string()), numbers, &age)
+    let hash = digits(namespace.to_string());
+    let model = group.name.as_ref().map_or(hash.clone(), |name| format!("{name} ({hash})"));
+    row(&owner, numbers, &age, &model)
 }
 
-fn row(owner: &str, model: &str, [conversations, tokens, size]: [&str; 3], last: &str) -> String {
-    format!("{owner:<12} {model:<8} {conversations:>13} {tokens:>12} {size:>10}  {last}")
+fn row(owner: &str, [conversations, tokens, size]: [&str; 3], last: &str, model: &str) -> String {
+    format!("{owner:<12} {conversations:>13} {tokens:>12} {size:>10}  {last:<15}  {model}")
 }
 
 fn digits(mut hash: String) -> String {
@@ -123,7 +133,8 @@ fn digits(mut hash: String) -> String {
 fn group_json((namespace, group): &(PrefixNamespace, SavedGroup)) -> Value {
     let owner = namespace.owner();
     json!({
-        "model": namespace.to_string(),
+        "model": group.name,
+        "hash": namespace.to_string(),
         "owner": (owner != OwnerId::ANONYMOUS).then(|| owner.to_string()),
         "n_conversations": group.n_conversations,
         "n_files": group.n_objects,
