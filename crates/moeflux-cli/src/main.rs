@@ -66,7 +66,7 @@ enum CliCommand {
     List(list::ListArgs),
     /// Remove a model from the cache of the Hugging Face hub
     Rm(rm::RmArgs),
-    /// List, check and remove conversations that `serve` and `chat` saved on a drive
+    /// Manage the conversations that `serve` and `chat` save on a drive
     Prefix(prefix::PrefixArgs),
     /// Show the tokens of a text, or the text of tokens
     Tokenize(tokenize::TokenizeArgs),
@@ -243,6 +243,7 @@ impl CliCommand {
             Self::Logits(args) => Some(&mut args.model),
             Self::Eval(args) => Some(&mut args.model),
             Self::Bench(args) => Some(&mut args.model),
+            Self::Prefix(args) => args.model(),
             _ => None,
         }
     }

@@ -18,11 +18,11 @@ use crate::options::ranges;
 use crate::system::{cache, clock};
 
 /// Upper bound on the default size, and its part of the free space.
-pub(crate) const SIZE_DEFAULT_MAX: u64 = 32_000_000_000;
+const SIZE_DEFAULT_MAX: u64 = 32_000_000_000;
 const FREE_PART: u64 = 10;
 
 /// Fewer tokens are read sooner than loaded.
-const N_TOKENS_MIN: usize = 64;
+pub(crate) const N_TOKENS_MIN: usize = 64;
 
 /// The value of `--cache-dir` with which nothing is saved.
 const NO_DIR: &str = "none";

@@ -207,3 +207,48 @@ fn a_cache_that_cannot_be_used_is_one_line_and_no_failure() {
     let named = ["chat", "--cache-dir", dir.to_str().unwrap()];
     check_fails(&named, &["--cache-dir", "cannot create", "prefix"]);
 }
+
+#[test]
+fn what_was_warmed_is_not_read_again() {
+    let root = TempDir::new();
+    let dir = root.file("cache");
+    let instructions = "You answer questions about vectors and slices in a few words. ".repeat(9);
+    let message = |role: &str, content: &str| json!({"role": role, "content": content});
+    let messages =
+        |question: &str| json!([message("system", &instructions), message("user", question)]);
+    let request = json!({"messages": messages("What is a slice?"), "max_tokens": 5});
+    let text = "A vector is a contiguous growable array of values of one type. ".repeat(9);
+    let asked = root.write("asked.json", request.to_string());
+    let begun = root.write("begun.txt", &text);
+    let short = root.write("short.txt", "A vector");
+    let paths = [&asked, &begun, &short].map(|it| it.to_str().unwrap());
+    let args = ["prefix", "warm", "--cache-dir", dir.to_str().unwrap(), paths[0], paths[1]];
+    let with_short = [&args[..], &[paths[2]]].concat();
+    check_fails(&with_short, &["short.txt", "fewer than 64 are not saved"]);
+    assert!(!dir.exists(), "it was refused first");
+    // The second time, nothing is left to do.
+    for _ in 0..2 {
+        let printed = stdout_of(&args);
+        let lines: Vec<&str> = printed.lines().collect();
+        assert_eq!(lines.len(), 2, "{printed}");
+        for (line, path) in lines.iter().zip(paths) {
+            let (before, after) = line.rsplit_once(": ").unwrap();
+            assert_eq!(before, path);
+            assert!(after.ends_with(" tokens are saved"), "{line}");
+        }
+    }
+    let server = ServerProcess::start(&["--port", "0", "--cache-dir", dir.to_str().unwrap()], &[]);
+    let read = |path: &str, request: &Value| {
+        let usage = server.json(&format!("POST /v1/{path}"), request)["usage"].take();
+        let n_cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        usage["prompt_tokens"].as_u64().unwrap() - n_cached
+    };
+    // A prompt's last token is always read, and those after its instructions.
+    let other = json!({"messages": messages("And what is a vector?"), "max_tokens": 5});
+    for request in [request, other] {
+        assert!(read("chat/completions", &request) < 30, "{request}");
+    }
+    let request = json!({"prompt": format!("{text}It has a length."), "max_tokens": 5});
+    assert!(read("completions", &request) < 20);
+    check_fails(&args, &["another process", "then save"]);
+}

@@ -1,7 +1,7 @@
 //! `moeflux prefix list`: what is saved, by model and owner.
 //!
-//! **Invariant:** reads headers and names of models, and changes nothing. The folder has no names of
-//! owners: they are known by their hashes alone.
+//! **Invariant:** reads headers and names of models, and changes nothing. The folder has no names
+//! of owners: they are known by their hashes alone.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -27,9 +27,9 @@ const N_DIGITS: usize = 8;
 /// The arguments of `moeflux prefix list`.
 #[derive(Args, Clone, Debug)]
 #[command(
-    after_help = "A model is shown by a hash of its weights, of the arithmetic that computes \
-    it and of the owner: conversations in different lines share nothing. Owners are shown by a \
-    hash of their key."
+    after_help = "The digits after a model's name are a hash of its weights, of the arithmetic \
+    that computes it and of the owner: conversations in different lines share nothing. Owners are \
+    shown by a hash of their key."
 )]
 pub(super) struct PrefixListArgs {
     #[command(flatten)]

@@ -1,10 +1,12 @@
-//! `moeflux prefix`: lists, checks and removes conversations that are saved on a drive.
+//! `moeflux prefix`: lists, checks, removes and makes what is saved of conversations on a drive.
 //!
-//! **Invariant:** only `prune` changes the folder, and no command makes one that is not there.
+//! **Invariant:** `list` and `verify` change nothing, and only `warm` makes a folder that is not
+//! there.
 
 mod list;
 mod verify;
 mod prune;
+mod warm;
 
 use clap::{Args, Subcommand};
 use moeflux::Error;
@@ -13,7 +15,9 @@ use moeflux_prefix::PrefixFolder;
 use crate::commands::prefix::list::PrefixListArgs;
 use crate::commands::prefix::prune::PruneArgs;
 use crate::commands::prefix::verify::PrefixVerifyArgs;
+use crate::commands::prefix::warm::WarmArgs;
 use crate::failure::{CommandFailure, CommandResult};
+use crate::options::args::ModelArgs;
 use crate::options::cache::{CacheDirArgs, shown};
 use crate::output::print;
 
@@ -33,6 +37,18 @@ enum PrefixCommand {
     Verify(PrefixVerifyArgs),
     /// Remove saved conversations: all, those that were not used lately, or down to a size
     Prune(PruneArgs),
+    /// Read prompts ahead of their use, so that later ones that begin with them are answered sooner
+    Warm(Box<WarmArgs>),
+}
+
+impl PrefixArgs {
+    /// Returns the model options of a command that runs a model.
+    pub(crate) fn model(&mut self) -> Option<&mut ModelArgs> {
+        match &mut self.command {
+            PrefixCommand::Warm(args) => Some(&mut args.model),
+            _ => None,
+        }
+    }
 }
 
 /// Runs the command.
@@ -41,6 +57,7 @@ pub(crate) fn run(args: &PrefixArgs) -> CommandResult {
         PrefixCommand::List(args) => Ok(print::line(&list::run(args)?)?),
         PrefixCommand::Verify(args) => verify::run(args),
         PrefixCommand::Prune(args) => Ok(print::line(&prune::run(args)?)?),
+        PrefixCommand::Warm(args) => warm::run(args),
     }
 }
 
@@ -58,6 +75,14 @@ fn nothing(args: &CacheDirArgs) -> CommandResult<String> {
 
 fn failed(error: moeflux_prefix::Error) -> CommandFailure {
     Error::Machine(error.to_string()).into()
+}
+
+/// Says why this process cannot change the folder.
+fn is_written_elsewhere(then: &str) -> Error {
+    Error::Input(format!(
+        "another process saves conversations there: end it first (`moeflux serve`, `chat` or \
+         `prefix`), then {then}"
+    ))
 }
 
 /// Formats a number of files of the folder.

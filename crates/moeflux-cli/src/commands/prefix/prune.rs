@@ -6,7 +6,7 @@ use clap::{ArgGroup, Args};
 use moeflux::{ByteCount, Error};
 use moeflux_prefix::{PruneRule, Store, StoreLimits, StoreRole, WriteRefusal};
 
-use crate::commands::prefix::{existing, failed, nothing, objects};
+use crate::commands::prefix::{existing, failed, is_written_elsewhere, nothing, objects};
 use crate::failure::{CommandFailure, CommandResult};
 use crate::options::cache::{CacheDirArgs, shown};
 use crate::options::ranges;
@@ -41,11 +41,7 @@ pub(super) fn run(args: &PruneArgs) -> CommandResult<String> {
     let limits = StoreLimits { n_bytes_max: u64::MAX, write_bytes_per_day: 0 };
     let store = Store::open(folder, limits).map_err(failed)?;
     if store.try_take_over().map_err(failed)? == StoreRole::Reader {
-        let problem = format!(
-            "another process saves conversations in {dir}: end it first (`moeflux serve` or \
-             `chat`), then prune"
-        );
-        return Err(Error::Input(problem).into());
+        return Err(is_written_elsewhere("prune").into());
     }
     let before_bytes = store.counts().n_bytes;
     let n_removed = store.prune(args.rule()).map_err(refused)?;

@@ -39,9 +39,9 @@ pub(super) fn run(args: &PrefixVerifyArgs) -> CommandResult {
         let reason = reason.to_string();
         print::line(&format!("damaged: {}: {}", id.file_name(), OneLine::message(&reason)))?;
     }
-    let (sound, size) = (objects(report.n_sound), ByteCount(report.n_bytes));
+    let (sound, size) = (objects(report.n_sound), ByteCount(report.n_bytes).rounded());
     if misses.is_empty() {
-        return Ok(print::line(&format!("{sound} in {dir} match their checksums: {size}"))?);
+        return Ok(print::line(&format!("{sound} in {dir} match their checksums, {size}"))?);
     }
     let problem = format!(
         "{dir}: {} damaged, {sound} sound: damaged ones are not used, and the next program that \
