@@ -143,3 +143,60 @@ fn group_json((namespace, group): &(PrefixNamespace, SavedGroup)) -> Value {
         "last_used_s": group.last_used.as_secs(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::sync::Arc;
+
+    use moeflux_prefix::{NewObject, PrefixFolder, StoreLimits, WallClock};
+    use moeflux_testing::temp_dir::TempDir;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct NoClock;
+
+    impl WallClock for NoClock {
+        fn since_1970(&self) -> Duration {
+            Duration::from_secs(1_000)
+        }
+    }
+
+    #[test]
+    fn branches_are_conversations_and_owners_have_lines_of_their_own() {
+        let root = TempDir::new();
+        let folder = PrefixFolder::new(root.file("cache"), Arc::new(NoClock));
+        let limits = StoreLimits { n_bytes_max: 1 << 30, write_bytes_per_day: 1 << 30 };
+        let store = Store::open(folder, limits).unwrap();
+        let anonymous = PrefixNamespace::new(b"model", OwnerId::ANONYMOUS);
+        let owned = PrefixNamespace::new(b"model", store.owner("a-key").unwrap());
+        let put = |namespace, kind, tokens: &[u32], first| {
+            let payload_bytes = 3;
+            let object = NewObject { namespace, kind, tokens, first, payload_bytes, saved_ms: 1 };
+            let mut writer = store.begin(&object).unwrap();
+            writer.write_all(b"abc").unwrap();
+            writer.commit().unwrap();
+        };
+        for (tokens, first) in [(&[1, 2][..], 0), (&[1, 2, 3, 4], 2), (&[1, 2, 9], 2), (&[5], 0)] {
+            put(anonymous, ObjectKind::Segment, tokens, first);
+        }
+        put(anonymous, ObjectKind::State, &[1, 2, 9], 3);
+        put(owned, ObjectKind::Segment, &[1, 2], 0);
+        store.name_model(b"model", "ann/model").unwrap();
+        let groups = groups(&store.list(), &store.model_names().unwrap());
+        let words = |line: String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut lines: Vec<String> = groups.iter().map(|it| words(group_line(it))).collect();
+        // Hexadecimal digits come before `without key`.
+        lines.sort();
+        let owner = digits(owned.owner().to_string());
+        // A file has a block for its header, 3 bytes, and a checksum of 8.
+        let begins = [format!("{owner} 1 2 4.11 kB "), "without key 3 6 20.54 kB ".to_owned()];
+        for ((line, begin), namespace) in lines.iter().zip(begins).zip([owned, anonymous]) {
+            let end = format!(" ann/model ({})", digits(namespace.to_string()));
+            assert!(line.starts_with(&begin) && line.ends_with(&end), "{line}");
+        }
+        assert_eq!(lines.len(), 2);
+        assert!(!lines.join("").contains("a-key"), "a key is a secret");
+    }
+}
