@@ -4,6 +4,8 @@
 //! same order. An answer is kept for later histories only if the model ended it and every part of
 //! it can be represented in a history. Cut calls are reported by name and never handed out.
 
+use std::sync::Arc;
+
 use moeflux::{Finish, TokenId};
 
 use crate::answer_reader::{AnswerReader, HiddenMarkers};
@@ -80,6 +82,8 @@ pub struct Answer {
 pub(crate) struct ReplayKey {
     pub(crate) owner: usize,
     pub(crate) key: PromptKey,
+    /// The tokens of the prompt, if the answer is to be saved on a drive.
+    pub(crate) prompt: Option<Arc<[TokenId]>>,
 }
 
 /// A finished answer.
@@ -279,7 +283,8 @@ mod tests {
     fn answer() -> Answer {
         let reader = AnswerReader::new(AnswerStart::Open, ThoughtFormat::usual());
         let replays = crate::replay::ReplayCache::new(0);
-        let replay_key = ReplayKey { owner: 0, key: replays.key(&[], AnswerStart::Open) };
+        let replay_key =
+            ReplayKey { owner: 0, key: replays.key(&[], AnswerStart::Open), prompt: None };
         Answer::new(reader, HiddenMarkers::default(), "c").kept_at(Some(replay_key))
     }
 

@@ -5,9 +5,10 @@
 //! decides how an answer is read.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use moeflux::{Error, Model, ModelText, Result, TokenId};
+use moeflux_schedule::{Owner, SavedAnswers, SavedConversations};
 
 use crate::answer::{KeptAnswer, ReplayKey};
 use crate::answer_reader::{AnswerStart, HiddenMarkers};
@@ -32,7 +33,30 @@ pub struct Chat {
     format: Option<ChatFormat>,
     grammars: Grammars,
     /// One cache for each owner; empty if histories are always tokenized from text.
-    replays: Vec<Mutex<ReplayCache>>,
+    replays: Vec<OwnerReplays>,
+}
+
+/// The answers of one owner.
+#[derive(Debug)]
+struct OwnerReplays {
+    owner: Owner,
+    n_bytes_max: usize,
+    /// Where they are saved.
+    saved: Option<Arc<SavedAnswers>>,
+    /// Read from there when it is used first.
+    cache: OnceLock<Mutex<ReplayCache>>,
+}
+
+impl OwnerReplays {
+    fn lock(&self) -> MutexGuard<'_, ReplayCache> {
+        let cache = self.cache.get_or_init(|| {
+            Mutex::new(match &self.saved {
+                Some(saved) => ReplayCache::of_saved(self.n_bytes_max, saved, self.owner),
+                None => ReplayCache::new(self.n_bytes_max),
+            })
+        });
+        cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The reason why [`Chat::ask`] made no prompt.
@@ -85,8 +109,25 @@ impl Chat {
     #[must_use]
     pub fn with_replays(self, n_bytes: usize, n_owners: usize) -> Self {
         let n_owners = if n_bytes == 0 { 0 } else { n_owners };
-        let of_owner = |_| Mutex::new(ReplayCache::new(n_bytes / n_owners));
+        let of_owner = |owner| OwnerReplays {
+            owner: Owner(owner),
+            n_bytes_max: n_bytes / n_owners,
+            saved: None,
+            cache: OnceLock::new(),
+        };
         Self { replays: (0..n_owners).map(of_owner).collect(), ..self }
+    }
+
+    /// Saves the tokens of answers, so that they replace the text of histories after a restart,
+    /// too. Without a store for them, see [`Chat::with_replays`], none are saved.
+    ///
+    /// # Errors
+    ///
+    /// As [`SavedAnswers::start`].
+    pub fn with_saved(self, saved: SavedConversations) -> Result<Self> {
+        let saved = Arc::new(SavedAnswers::start(saved, self.text.fingerprint())?);
+        let with = |it: OwnerReplays| OwnerReplays { saved: Some(Arc::clone(&saved)), ..it };
+        Ok(Self { replays: self.replays.into_iter().map(with).collect(), ..self })
     }
 
     /// Limits the states of a grammar's lexer: see [`Grammars::with_lexer_states`].
@@ -141,7 +182,10 @@ impl Chat {
         let mask = self.mask(&rules, &tools, start)?;
         let n_replayed = prepared.n_replayed();
         let TokenizedPrompt { tokens, split_points, key, .. } = prepared;
-        let replay = key.map(|key| ReplayKey { owner: options.owner, key });
+        let owner = options.owner;
+        let is_saved = self.replays.get(owner).is_some_and(|it| it.lock().is_saved());
+        let prompt = is_saved.then(|| Arc::from(&tokens[..]));
+        let replay = key.map(|key| ReplayKey { owner, key, prompt });
         let reader_settings = Arc::new(self.reader_settings(&rules, tools, (start, thoughts)));
         Ok(PreparedPrompt {
             tokens,
@@ -204,9 +248,9 @@ impl Chat {
 
     /// Keeps an answer until it comes back as part of a history.
     pub fn keep(&self, answer: KeptAnswer) {
-        let KeptAnswer { replay_key: ReplayKey { owner, key }, sampled } = answer;
+        let KeptAnswer { replay_key: ReplayKey { owner, key, prompt }, sampled } = answer;
         if let Some(replays) = self.replays.get(owner) {
-            replays.lock().unwrap_or_else(PoisonError::into_inner).keep(key, sampled);
+            replays.lock().keep(key, prompt, sampled);
         }
     }
 
@@ -222,7 +266,7 @@ impl Chat {
         options: &ChatOptions,
     ) -> Result<TokenizedPrompt> {
         let kept = self.replays.get(options.owner);
-        let lock = || kept.map(|it| it.lock().unwrap_or_else(PoisonError::into_inner));
+        let lock = || kept.map(OwnerReplays::lock);
         // A clone, which shares the answers, so that the lock is not held while a template is
         // rendered.
         let replays = lock().map(|it| it.clone());

@@ -41,8 +41,8 @@
 //! [`Grammars`], which turns rules into masks.
 //!
 //! **Invariant:** the same conversation gives the same tokens, and the reader's result does not
-//! depend on how an answer's text is split into chunks. The crate uses no files, no clock and no
-//! threads.
+//! depend on how an answer's text is split into chunks. The crate itself uses no files, no clock
+//! and no threads: `moeflux-schedule` saves answers.
 //!
 //! # Modules
 //!
@@ -63,6 +63,7 @@
 //! answer_reader/   thoughts, text and calls of an answer
 //!   repeats                  ends an answer that repeats a call
 //!   channels/                answers in harmony
+//! content          an answer's content as bytes
 //! replay           sampled tokens of earlier answers
 //! format/          a conversation to its prompt
 //!   messages                 turns as templates expect them
@@ -91,6 +92,7 @@ mod piece;
 mod calls;
 mod thoughts;
 mod answer_reader;
+mod content;
 mod replay;
 mod format;
 mod grammar;

@@ -12,9 +12,11 @@ use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use moeflux::TokenId;
+use moeflux_schedule::{NewAnswer, Owner, SavedAnswer, SavedAnswers, UsedAnswers};
 use serde_json::{Map, Value as Json};
 
 use crate::answer_reader::AnswerStart;
+use crate::content;
 use crate::conversation::{Assistant, Call};
 
 /// The sampled tokens of answers, least recently used first. A clone shares the answers.
@@ -23,6 +25,8 @@ pub(crate) struct ReplayCache {
     n_bytes_max: usize,
     n_bytes: usize,
     random: RandomState,
+    /// Where the answers are saved, and whose they are.
+    saved: Option<(Arc<SavedAnswers>, Owner)>,
     entries: VecDeque<Arc<CachedAnswer>>,
 }
 
@@ -30,7 +34,7 @@ pub(crate) struct ReplayCache {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PromptKey {
     pub(crate) n_tokens: usize,
-    hash: u64,
+    hash: u128,
     /// The state in which its answers begin.
     pub(crate) start: AnswerStart,
 }
@@ -78,7 +82,31 @@ impl ReplayCache {
     /// Creates an empty store of at most about `n_bytes_max` bytes.
     pub(crate) fn new(n_bytes_max: usize) -> Self {
         let (random, entries) = (RandomState::new(), VecDeque::new());
-        Self { n_bytes_max, n_bytes: 0, random, entries }
+        Self { n_bytes_max, n_bytes: 0, random, saved: None, entries }
+    }
+
+    /// Creates a store of the answers of an owner that are on a drive, and of later ones, which
+    /// [`ReplayCache::keep`] saves there; an empty store if the owner's are not saved.
+    pub(crate) fn of_saved(n_bytes_max: usize, saved: &Arc<SavedAnswers>, owner: Owner) -> Self {
+        let mut replays = Self::new(n_bytes_max);
+        if saved.prompt_hash(owner, &[]).is_none() {
+            return replays;
+        }
+        replays.saved = Some((Arc::clone(saved), owner));
+        for SavedAnswer { n_prompt_tokens, prompt_hash: hash, tokens, content } in
+            saved.load(owner, n_bytes_max)
+        {
+            if let Some((answer, start)) = content::of_bytes(&content) {
+                let key = PromptKey { n_tokens: n_prompt_tokens, hash, start };
+                replays.put(key, SampledAnswer { answer, tokens });
+            }
+        }
+        replays
+    }
+
+    /// Returns whether answers are saved on a drive.
+    pub(crate) fn is_saved(&self) -> bool {
+        self.saved.is_some()
     }
 
     /// Returns the key of a prompt whose answers begin in the state `start`.
@@ -91,12 +119,29 @@ impl ReplayCache {
         key.n_tokens == tokens.len() && key.hash == self.hash_of(tokens)
     }
 
-    fn hash_of(&self, tokens: &[TokenId]) -> u64 {
-        self.random.hash_one(tokens)
+    fn hash_of(&self, tokens: &[TokenId]) -> u128 {
+        let saved =
+            self.saved.as_ref().and_then(|(saved, owner)| saved.prompt_hash(*owner, tokens));
+        saved.unwrap_or_else(|| u128::from(self.random.hash_one(tokens)))
     }
 
-    /// Keeps an answer to a prompt, and evicts the oldest ones to stay within the limit.
-    pub(crate) fn keep(&mut self, prompt: PromptKey, sampled: SampledAnswer) {
+    /// Keeps an answer to a prompt, and evicts the oldest ones to stay within the limit. The tokens
+    /// of the prompt are needed to save the answer.
+    pub(crate) fn keep(
+        &mut self,
+        key: PromptKey,
+        prompt: Option<Arc<[TokenId]>>,
+        sampled: SampledAnswer,
+    ) {
+        if let Some(((saved, owner), prompt)) = self.saved.as_ref().zip(prompt) {
+            let content = content::to_bytes(&sampled.answer, key.start);
+            let tokens = sampled.tokens.clone();
+            saved.save(NewAnswer { owner: *owner, prompt, tokens, content });
+        }
+        self.put(key, sampled);
+    }
+
+    fn put(&mut self, prompt: PromptKey, sampled: SampledAnswer) {
         let cached =
             CachedAnswer { content_hash: self.content_hash(&sampled.answer), prompt, sampled };
         if cached.n_bytes() > self.n_bytes_max {
@@ -125,6 +170,15 @@ impl ReplayCache {
                 self.entries.remove(idx);
                 self.entries.push_back(Arc::clone(cached));
             }
+        }
+        if let Some((saved, owner)) = self.saved.as_ref().filter(|_| !prompt.replayed.is_empty()) {
+            let place = |cached: &Arc<CachedAnswer>| {
+                let begin = cached.prompt.n_tokens;
+                begin..begin + cached.sampled.tokens.len()
+            };
+            let places = prompt.replayed.iter().map(place).collect();
+            let prompt = prompt.tokens.clone();
+            saved.mark_used(UsedAnswers { owner: *owner, prompt, places });
         }
     }
 
@@ -224,8 +278,8 @@ mod tests {
         let mut replays = ReplayCache::new(1 << 20);
         let key = replays.key(&[TokenId(5)], AnswerStart::Text);
         let said = answer("Text", &[("c1", json!({"a": 1, "b": [2.0, {"c": "x"}]}))]);
-        replays.keep(key.clone(), sampled(said));
-        replays.keep(key, sampled(answer("Only text", &[])));
+        replays.keep(key.clone(), None, sampled(said));
+        replays.keep(key, None, sampled(answer("Only text", &[])));
         let is_found = |turn: &Assistant| !replays.find(turn).is_empty();
         assert!(is_found(&answer(" Text\n", &[("c1", json!({"b": [2, {"c": "x"}], "a": 1}))])));
         assert!(is_found(&answer("Only text ", &[])));
@@ -250,7 +304,7 @@ mod tests {
         let mut replays = ReplayCache::new(3 * one.n_bytes());
         for text in ["0", "1", "2", "3"] {
             let key = replays.key(&[], AnswerStart::Text);
-            replays.keep(key, sampled(answer(text, &[])));
+            replays.keep(key, None, sampled(answer(text, &[])));
             let replayed = replays.find(&answer("0", &[]));
             let (start, key) = (AnswerStart::Text, None);
             let (tokens, split_points) = (Vec::new(), Vec::new());
@@ -260,7 +314,7 @@ mod tests {
         let left: Vec<&str> = ["0", "1", "2", "3"].into_iter().filter(is_kept).collect();
         assert_eq!(left, ["0", "2", "3"]);
         let mut none = ReplayCache::new(10);
-        none.keep(none.key(&[], AnswerStart::Text), sampled(answer("0", &[])));
+        none.keep(none.key(&[], AnswerStart::Text), None, sampled(answer("0", &[])));
         assert!(none.find(&answer("0", &[])).is_empty());
     }
 }

@@ -107,6 +107,7 @@ impl ObjectHeader {
         let kind = match self.id.kind {
             ObjectKind::Segment => 1,
             ObjectKind::State => 2,
+            ObjectKind::Answer => 3,
         };
         let mut bytes = Vec::with_capacity(FIELDS_BYTES + 4 * self.tokens.len() + SUM_BYTES);
         bytes.extend(MAGIC);
@@ -173,6 +174,7 @@ fn parse_fields(bytes: &[u8], file_bytes: u64) -> Result<(ObjectHeader, FileLayo
     let kind = match fields.next().ok_or(cut)? {
         [1, 0, 0, 0] => ObjectKind::Segment,
         [2, 0, 0, 0] => ObjectKind::State,
+        [3, 0, 0, 0] => ObjectKind::Answer,
         [kind, ..] => return Err(ObjectDamage::Kind(kind)),
     };
     let mut key = || fields.next::<16>().ok_or(cut);
@@ -185,7 +187,9 @@ fn parse_fields(bytes: &[u8], file_bytes: u64) -> Result<(ObjectHeader, FileLayo
         return Err(ObjectDamage::Sum("header"));
     }
     let is_range = match kind {
-        ObjectKind::Segment => first < end && end - first <= N_TOKENS_MAX && start != end_key,
+        ObjectKind::Segment | ObjectKind::Answer => {
+            first < end && end - first <= N_TOKENS_MAX && start != end_key
+        }
         ObjectKind::State => first == end && end > 0 && start == end_key,
     };
     if !is_range {
@@ -228,9 +232,12 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
-        for (kind, n_tokens) in
-            [(ObjectKind::Segment, 1), (ObjectKind::Segment, 5_000), (ObjectKind::State, 0)]
-        {
+        for (kind, n_tokens) in [
+            (ObjectKind::Segment, 1),
+            (ObjectKind::Segment, 5_000),
+            (ObjectKind::State, 0),
+            (ObjectKind::Answer, 300),
+        ] {
             for payload_bytes in [0, 1, 4096, (1 << 20) + 1] {
                 let header = header(kind, n_tokens, payload_bytes);
                 let bytes = header.to_bytes();

@@ -124,7 +124,7 @@ impl ObjectIndex {
     pub(crate) fn leaves(&self) -> impl Iterator<Item = (&ObjectId, &ObjectEntry)> {
         let is_leaf = |id: &ObjectId| match id.kind {
             ObjectKind::Segment => !self.n_needing.contains_key(&id.end),
-            ObjectKind::State => true,
+            ObjectKind::State | ObjectKind::Answer => true,
         };
         self.entries.iter().filter(move |(id, _)| is_leaf(id))
     }
@@ -190,7 +190,7 @@ impl ObjectIndex {
     /// Returns the segment by which a place is reached with the fewest files.
     fn best_step(&self, place: PlaceKey, reached: &HashMap<PlaceKey, Step>) -> Option<Step> {
         let first = ObjectId { end: place, start: PlaceKey([0; 16]), kind: ObjectKind::Segment };
-        let last = ObjectId { end: place, start: PlaceKey([255; 16]), kind: ObjectKind::State };
+        let last = ObjectId { end: place, start: PlaceKey([255; 16]), kind: ObjectKind::Answer };
         let segments = self.entries.range(first..=last).map(|(id, _)| *id);
         let steps = segments.filter(|id| id.kind == ObjectKind::Segment).filter_map(|id| {
             let n_segments = reached.get(&id.start)?.n_segments + 1;

@@ -41,6 +41,8 @@ pub enum ObjectKind {
     Segment,
     /// The recurrent state after a position.
     State,
+    /// What the tokens of an answer were read as, for a program that needs to know.
+    Answer,
 }
 
 /// The name of an object.
@@ -93,6 +95,14 @@ impl PrefixNamespace {
     }
 }
 
+impl PlaceKey {
+    /// Returns the key as a number.
+    #[must_use]
+    pub fn number(self) -> u128 {
+        u128::from_be_bytes(self.0)
+    }
+}
+
 impl PlaceHasher {
     /// Begins at the start of a text.
     #[must_use]
@@ -121,12 +131,15 @@ impl PlaceHasher {
 }
 
 impl ObjectKind {
+    const ALL: [Self; 3] = [Self::Segment, Self::State, Self::Answer];
+
     /// Returns the ending of its files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Segment => "segment",
             Self::State => "state",
+            Self::Answer => "answer",
         }
     }
 }
@@ -143,8 +156,7 @@ impl ObjectId {
     pub fn of_file_name(name: &str) -> Option<Self> {
         let (keys, kind) = name.split_once('.')?;
         let (end, start) = keys.split_once('-')?;
-        let kind =
-            [ObjectKind::Segment, ObjectKind::State].into_iter().find(|it| it.name() == kind);
+        let kind = ObjectKind::ALL.into_iter().find(|it| it.name() == kind);
         let id = Self { end: place(end)?, start: place(start)?, kind: kind? };
         // Only one spelling is a name.
         (id.file_name() == name).then_some(id)
@@ -262,7 +274,7 @@ mod tests {
     fn names_of_files_have_one_spelling() {
         let namespace = PrefixNamespace::new(b"", OwnerId::ANONYMOUS);
         let start = PlaceHasher::new(namespace).key();
-        for kind in [ObjectKind::Segment, ObjectKind::State] {
+        for kind in ObjectKind::ALL {
             let id = ObjectId { end: PlaceKey([0xab; 16]), start, kind };
             let name = id.file_name();
             assert_eq!(ObjectId::of_file_name(&name), Some(id));

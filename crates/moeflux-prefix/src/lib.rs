@@ -5,11 +5,12 @@
 //! folder never has more bytes than its bound, and a failure of the drive or the end of the process
 //! at any moment loses nothing that was committed before.
 //!
-//! A [`Store`] has two kinds of objects: a *segment* keeps what attention has of a range of
-//! positions, a *state* what recurrent layers have after a position. Both are immutable, and their
-//! contents are bytes here. An object's name consists of the hashes of all tokens before its start
-//! and its end ([`PlaceKey`]), so texts share what they have in common. [`Store::find`] returns the
-//! longest chain of segments from a text's first token on.
+//! A [`Store`] has three kinds of objects: a *segment* keeps what attention has of a range of
+//! positions, a *state* what recurrent layers have after a position, an *answer* what a range of
+//! tokens was read as. All are immutable, and their contents are bytes here. An object's name
+//! consists of the hashes of all tokens before its start and its end ([`PlaceKey`]), so texts share
+//! what they have in common. [`Store::find`] returns the longest chain of segments from a text's
+//! first token on.
 //!
 //! # Modules
 //!

@@ -213,11 +213,16 @@ impl Store {
 
     /// Records that a prefix was of use. This keeps it longer than others.
     pub fn mark_used(&self, found: &FoundPrefix) {
+        let ids: Vec<ObjectId> = found.segments.iter().copied().chain(found.state).collect();
+        self.mark_all_used(&ids);
+    }
+
+    /// Does the same for some objects.
+    pub fn mark_all_used(&self, ids: &[ObjectId]) {
         let now = self.shared.folder.now();
         let mut state = self.shared.state();
         let (last_use, stamp) = state.next_use(now);
-        let ids: Vec<ObjectId> = found.segments.iter().copied().chain(found.state).collect();
-        for id in &ids {
+        for id in ids {
             if let Some(entry) = state.index.get_mut(id) {
                 (entry.last_use, entry.modified) = (last_use, stamp);
             }
@@ -225,7 +230,7 @@ impl Store {
         drop(state);
         for id in ids {
             // For the next start. Without it, the order of uses is only less exact.
-            let path = self.shared.folder.object_path(&id);
+            let path = self.shared.folder.object_path(id);
             drop(self.shared.folder.files.set_modified(&path, stamp));
         }
     }
@@ -237,6 +242,15 @@ impl Store {
     /// A miss: the tokens must be computed again.
     pub fn read(&self, id: ObjectId, tokens: &[u32]) -> std::result::Result<ObjectReader, Miss> {
         ObjectReader::open(&self.shared, id, tokens)
+    }
+
+    /// Opens an object of a list, whatever the tokens before it are.
+    ///
+    /// # Errors
+    ///
+    /// As [`Store::read`].
+    pub fn read_listed(&self, id: ObjectId) -> std::result::Result<ObjectReader, Miss> {
+        ObjectReader::open_any(&self.shared, id)
     }
 
     /// Begins an object, for which others may leave.

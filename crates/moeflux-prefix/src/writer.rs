@@ -27,7 +27,7 @@ pub struct NewObject<'a> {
     pub kind: ObjectKind,
     /// All tokens of the text up to the object's end.
     pub tokens: &'a [u32],
-    /// The first position of a segment; of a state, the number of tokens.
+    /// The first position of a segment or of an answer; of a state, the number of tokens.
     pub first: usize,
     /// Bytes of the payload.
     pub payload_bytes: u64,
@@ -206,7 +206,7 @@ impl Drop for ObjectWriter {
 fn header_of(object: &NewObject<'_>, created_s: u64) -> Result<ObjectHeader, WriteRefusal> {
     let (tokens, first) = (object.tokens, object.first);
     let is_range = match object.kind {
-        ObjectKind::Segment => first < tokens.len(),
+        ObjectKind::Segment | ObjectKind::Answer => first < tokens.len(),
         ObjectKind::State => first == tokens.len() && first > 0,
     };
     if !is_range || (tokens.len() - first) as u64 > N_TOKENS_MAX {

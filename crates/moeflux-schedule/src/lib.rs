@@ -43,23 +43,25 @@
 //! job              what is submitted, and the events of it
 //! stats            counters
 //! shared           what the scheduler's thread and its users both see
-//! tracked          jobs that have begun
 //! session_cache/   sessions that are kept for prompts that go on from them
 //!   worth                    what their memory saves, against that of experts
 //!   dropped                  conversations that lost theirs
+//! tracked          jobs that have begun
 //! saved/           conversations on a drive
 //!   object                   what a session is saved as
 //!   drive                    the thread that reads and writes
 //!   load                     a session that is being loaded
+//!   sampled                  tokens of answers
 //! options          settings of a service
 //! answers/         running answers, in one step; decode: one without its session;
-//!                  parked: those whose clients take no tokens
+//!                  parked: those whose clients take no tokens; sessions: kept, dropped, saved
 //! prefill/         a prompt that is being read
 //!   precedence               when the oldest goes first
 //!   scores                   log-probabilities of its own tokens
 //!   chunk                    one step of prompts, and other work between its layers
 //! scheduler/       which jobs run, and what is computed next
 //!   session_search           the session with most of some tokens
+//!   saving                   when sessions are saved on a drive
 //!   admission                which job begins
 //!   steps                    the next step of prompts
 //! service          the thread that owns the engine, and its handles
@@ -69,8 +71,8 @@
 mod job;
 mod stats;
 mod shared;
-mod tracked;
 mod session_cache;
+mod tracked;
 mod saved;
 mod options;
 mod answers;
@@ -82,6 +84,7 @@ pub use job::{
     DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
 };
 pub use options::Options;
+pub use saved::sampled::{NewAnswer, SavedAnswer, SavedAnswers, UsedAnswers};
 pub use saved::{OwnerIds, SavedConversations};
 pub use service::{Open, Service, Ticket};
 pub use session_cache::KeptLimits;

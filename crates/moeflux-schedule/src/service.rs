@@ -16,7 +16,7 @@ use moeflux::{Engine, Error, ModelText, Result, STACK_BYTES};
 use crate::answers::Context;
 use crate::job::{Job, Progress, Refusal, Sink};
 use crate::options::Options;
-use crate::saved::SavedSessions;
+use crate::saved::{SavedConversations, SavedSessions};
 use crate::scheduler::{Scheduler, SchedulerLimits};
 use crate::shared::{ExpertsReply, ExpertsReport, JobFlags, SharedState, State};
 use crate::stats::Stats;
@@ -237,6 +237,12 @@ impl Service {
     #[must_use]
     pub fn n_sessions(&self) -> usize {
         self.options.n_sessions
+    }
+
+    /// Returns the conversations on a drive, if there are any.
+    #[must_use]
+    pub fn saved(&self) -> Option<&SavedConversations> {
+        self.options.saved.as_ref()
     }
 
     /// Returns the upper bound on the tokens of a prompt together with an answer.
@@ -483,7 +489,7 @@ impl ServiceThread {
             let since = scheduler.is_idle().then(|| *idle_since.get_or_insert_with(|| clock.now()));
             let next = if has_worked { self.poll() } else { self.wait(since) };
             if let Some(closed) = self.receive(&mut scheduler, next) {
-                scheduler.fail_all(&Error::Cancelled);
+                scheduler.stop_all(&Error::Cancelled);
                 scheduler.close();
                 return (closed, Vec::new());
             }

@@ -10,7 +10,14 @@ use std::time::Duration;
 use moeflux::{Error, Finish};
 
 use crate::job::{Event, Job, Missed, Owner, Scored, Sink, Times};
+use crate::session_cache::SessionOrigin;
 use crate::shared::{JobFlags, SharedState};
+
+/// A prompt is saved before it was answered if this many tokens of it were computed.
+const N_UNSAVED_MAX: usize = 1024;
+
+/// The same if the place where its answer begins is probably of no further use.
+const N_UNSAVED_MAX_OF_ANSWERS: usize = 8192;
 
 /// Identifies a job; ids follow the order in which jobs begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +57,10 @@ pub(crate) struct RunningJob {
     sink: SinkGuard,
     submitted_at: Duration,
     begun_at: Duration,
+    /// Tokens of its prompt that were not computed.
+    n_reused: usize,
+    /// Whether the prompt's session is to be saved on a drive before the answers have ended.
+    is_prompt_due: bool,
     first_token_at: Option<Duration>,
     /// Bytes that had been read from drives when it began.
     drive_bytes_before: u64,
@@ -104,18 +115,25 @@ impl RunningJobs {
         let (submitted_at, begun_at, first_token_at) = (at, now, None);
         let id = JobId(self.n_begun);
         self.n_begun += 1;
-        let running_job = RunningJob {
+        let mut running_job = RunningJob {
             job,
             flags,
             sink,
             submitted_at,
             begun_at,
+            n_reused: n_cached_tokens,
+            is_prompt_due: false,
             first_token_at,
             drive_bytes_before,
             n_open,
             n_scores_reported,
             n_scores_repeated: n_scores_reported,
             is_silent: false,
+        };
+        let n_unsaved = n_prompt_tokens.saturating_sub(n_cached_tokens);
+        running_job.is_prompt_due = match running_job.origin().continues_answer() {
+            true => n_unsaved >= N_UNSAVED_MAX_OF_ANSWERS,
+            false => n_unsaved >= N_UNSAVED_MAX,
         };
         self.jobs.insert(id, running_job);
         id
@@ -135,6 +153,13 @@ impl RunningJobs {
 
     fn of_mut(&mut self, id: JobId) -> &mut RunningJob {
         self.jobs.get_mut(&id).expect("a job is there until its last answer has ended")
+    }
+
+    /// Records that a prompt is not to be saved before it was answered.
+    pub(crate) fn set_prompt_saved(&mut self, id: JobId) {
+        if let Some(running_job) = self.jobs.get_mut(&id) {
+            running_job.is_prompt_due = false;
+        }
     }
 
     /// Returns the number of ended answers and of prompts that were put back: each left some
@@ -250,6 +275,17 @@ impl RunningJobs {
 }
 
 impl RunningJob {
+    /// Returns what is known of its sessions.
+    pub(crate) fn origin(&self) -> SessionOrigin<'_> {
+        let Job { owner, split_points, .. } = &self.job;
+        SessionOrigin { owner: *owner, split_points, n_reused: self.n_reused }
+    }
+
+    /// Whether its prompt is to be saved before it was answered.
+    pub(crate) fn is_prompt_due(&self) -> bool {
+        self.is_prompt_due
+    }
+
     /// Whether its sink takes tokens now.
     pub(crate) fn is_ready(&self) -> bool {
         self.sink.0.is_ready()

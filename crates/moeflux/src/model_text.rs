@@ -108,6 +108,15 @@ impl ModelText {
         Err(Error::malformed(&self.path, problem))
     }
 
+    /// Returns a hash of the files that this was read from; 0 for metadata of the caller.
+    #[must_use]
+    pub fn fingerprint(&self) -> u64 {
+        match &self.origin {
+            TextOrigin::Files { fingerprint: hash, .. } | TextOrigin::Header(hash) => *hash,
+            TextOrigin::Metadata => 0,
+        }
+    }
+
     fn of_folder(dir: &Path, tokenizer: Option<&Path>, vocab: usize) -> Result<Self> {
         let fingerprint = text_fingerprint(dir, tokenizer)?;
         let origin = TextOrigin::Files { fingerprint, tokenizer: tokenizer.map(Path::to_owned) };

@@ -42,7 +42,11 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("moeflux-prefix", &["moeflux-io"]),
     // The demo model is for its tests.
     ("moeflux-schedule", &["moeflux", "moeflux-demo", "moeflux-prefix"]),
-    ("moeflux-server", &["moeflux", "moeflux-chat", "moeflux-schedule", "moeflux-wire"]),
+    // moeflux-prefix is for its tests.
+    (
+        "moeflux-server",
+        &["moeflux", "moeflux-chat", "moeflux-prefix", "moeflux-schedule", "moeflux-wire"],
+    ),
     // moeflux-chat is for its examples.
     (TESTING, &["moeflux", "moeflux-chat", "moeflux-gpu", "moeflux-io", "moeflux-kernels"]),
     ("moeflux-wire", &["moeflux", "moeflux-chat"]),

@@ -446,7 +446,7 @@ mod tests {
             let tokens = self.tokenizer.encode(&text).unwrap();
             self.session_tokens = [&prepared.tokens[..], &tokens].concat();
             let sampled = SampledAnswer { answer: answer.clone(), tokens };
-            self.replays.keep(prepared.key.unwrap(), sampled);
+            self.replays.keep(prepared.key.unwrap(), None, sampled);
         }
 
         /// Appends this turn, as the client sends it, and the turn after it.

@@ -275,7 +275,11 @@ impl<'a> RandomHarness<'a> {
             (false, false) => Spelling::Other,
         };
         let n_before = prepared.n_replayed();
-        self.replays.keep(prepared.key.unwrap(), SampledAnswer { answer: answer.clone(), tokens });
+        self.replays.keep(
+            prepared.key.unwrap(),
+            None,
+            SampledAnswer { answer: answer.clone(), tokens },
+        );
         self.send_back(answer, difference);
         self.spelled.push((sampled, faithful));
         let is_replayed = self.check() > n_before;

@@ -27,6 +27,9 @@ pub(crate) const N_TOKENS_MIN: usize = 64;
 /// The value of `--cache-dir` with which nothing is saved.
 const NO_DIR: &str = "none";
 
+/// Where experts are streamed, this many tokens are read in minutes.
+const N_TOKENS_AT_RISK: usize = 8192;
+
 /// Options of saved conversations.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CacheArgs {
@@ -142,8 +145,12 @@ impl CacheArgs {
             true => Some(OwnerId::ANONYMOUS),
             false => ids.get(idx).copied(),
         };
-        let owners = Arc::new(owners);
-        let saved = SavedConversations { store, owners, n_tokens_min: N_TOKENS_MIN };
+        let saved = SavedConversations {
+            store,
+            owners: Arc::new(owners),
+            n_tokens_min: N_TOKENS_MIN,
+            n_tokens_at_risk: N_TOKENS_AT_RISK,
+        };
         Ok(OpenedCache::Open(saved, line))
     }
 }

@@ -25,14 +25,18 @@ impl ModelObject {
     pub(crate) fn draw(rng: &mut Rng, namespaces: &[PrefixNamespace]) -> Self {
         let namespace_idx = rng.below(namespaces.len());
         let tokens = draw_text(rng);
-        let kind = if rng.below(3) == 0 { ObjectKind::State } else { ObjectKind::Segment };
+        let kind = rng.pick(&[
+            ObjectKind::State,
+            ObjectKind::Answer,
+            ObjectKind::Segment,
+            ObjectKind::Segment,
+        ]);
         let first = match kind {
             ObjectKind::State => tokens.len(),
-            ObjectKind::Segment => 2 * rng.below(tokens.len().div_ceil(2)),
+            ObjectKind::Segment | ObjectKind::Answer => 2 * rng.below(tokens.len().div_ceil(2)),
         };
         let seed = tokens.iter().fold(namespace_idx as u64, |sum, it| sum * 31 + u64::from(*it));
-        let mut of_place =
-            Rng::new(seed * 64 + first as u64 * 2 + u64::from(kind == ObjectKind::State));
+        let mut of_place = Rng::new(seed * 64 + first as u64 * 3 + kind as u64);
         let n_bytes = of_place.pick(&[0, 1, 100, 4096, 9000]);
         let payload = of_place.bytes(n_bytes);
         let saved_ms = of_place.bits() % 10_000;

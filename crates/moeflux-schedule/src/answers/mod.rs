@@ -5,6 +5,7 @@
 
 pub(crate) mod decode;
 pub(crate) mod parked;
+mod sessions;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,8 +18,7 @@ use moeflux::{Chosen, Engine, Error, Finish, Generation, ModelText, Result, Sess
 use crate::answers::decode::DecodeState;
 use crate::answers::parked::{Parked, Unparked};
 use crate::job::{Event, Job, Owner, Scored};
-use crate::session_cache::SessionCache;
-use crate::session_cache::worth::MissingSlots;
+use crate::session_cache::{SessionCache, SessionOrigin};
 use crate::shared::SharedState;
 use crate::tracked::{EndedAnswer, JobId, RunningJobs};
 
@@ -103,9 +103,10 @@ impl<'e> Answers<'e> {
     /// Begins the answers to a prompt that was read. They get sessions as these become free.
     pub(crate) fn begin(&mut self, job: JobId, session: Session, logits: Logits<'_>) {
         let mut decodes = Vec::new();
-        let asked = &self.jobs.of(job).job;
-        let (owner, n_answers, split_points) =
-            (asked.owner, asked.n_answers, asked.split_points.clone());
+        // The job ends with its last answer.
+        let SessionOrigin { owner, split_points, n_reused } = self.jobs.of(job).origin();
+        let split_points = split_points.to_vec();
+        let n_answers = self.jobs.of(job).job.n_answers;
         for answer_idx in 0..n_answers {
             match self.first_token((job, answer_idx), &session, logits) {
                 Ok(decode) => decodes.extend(decode),
@@ -113,7 +114,8 @@ impl<'e> Answers<'e> {
             }
         }
         if decodes.is_empty() {
-            self.session_cache.put(owner, session, &split_points);
+            let origin = SessionOrigin { owner, split_points: &split_points, n_reused };
+            self.session_cache.put(session, origin);
         } else {
             self.unstarted.push(UnstartedAnswers {
                 job,
@@ -262,43 +264,6 @@ impl<'e> Answers<'e> {
         if let Some(decode) = self.parked.take_recomputed(of) {
             self.jobs.fail(decode.job, error, self.context.shared);
         }
-    }
-
-    /// Drops a session whose tokens can be read again: a kept one, that of a parked answer, or that
-    /// of an answer that waits for its client. Returns whether there was one.
-    pub(crate) fn evict_one(&mut self) -> bool {
-        self.session_cache.evict_one()
-            || self.parked.evict_session()
-            || self.park_one() && self.parked.evict_session()
-            || self.evict_prompt_session()
-    }
-
-    /// Drops the session of a prompt whose answers wait for their client.
-    fn evict_prompt_session(&mut self) -> bool {
-        let jobs = &self.jobs;
-        let is_paused = |it: &UnstartedAnswers<'_>| !jobs.of(it.job).is_ready();
-        let Some(idx) = self.unstarted.iter().position(is_paused) else { return false };
-        let UnstartedAnswers { prompt_session, decodes, .. } = self.unstarted.remove(idx);
-        for decode in decodes {
-            self.parked.put_tokens(decode, prompt_session.tokens().to_vec());
-        }
-        true
-    }
-
-    /// Returns the number of answers with session slots whose clients take no tokens.
-    pub(crate) fn n_paused(&self) -> usize {
-        self.running.iter().filter(|it| !self.jobs.of(it.decode.job).is_ready()).count()
-    }
-
-    /// Returns the bytes of the sessions that [`Self::evict_one`] can drop.
-    pub(crate) fn evictable_bytes(&self) -> u64 {
-        let is_paused = |job| !self.jobs.of(job).is_ready();
-        let running = self.running.iter().filter(|it| is_paused(it.decode.job));
-        let prompt_sessions =
-            self.unstarted.iter().filter(|it| is_paused(it.job)).map(|it| &it.prompt_session);
-        let sessions =
-            running.map(|it| &it.session).chain(prompt_sessions).chain(self.parked.sessions());
-        self.session_cache.bytes() + self.session_cache.bytes_of(sessions)
     }
 
     /// Starts one answer of this prompt. The first answer starts last: it continues in the
@@ -475,29 +440,6 @@ impl<'e> Answers<'e> {
         self.jobs.end(job, ended, at, self.context.shared);
     }
 
-    /// Keeps the session of a job's first answer: of several answers to a prompt, that is the one
-    /// that conversations continue.
-    fn keep_answer(&mut self, decode: &DecodeState<'e>, session: Session) {
-        if decode.answer_idx == 0 {
-            self.keep(decode.job, session);
-        }
-    }
-
-    /// Drops kept sessions while their memory is worth more to experts.
-    pub(crate) fn yield_to_experts(&mut self) {
-        let engine = self.context.engine;
-        while self.session_cache.n_sessions() > 0 && engine.session_room().n_slots_lent > 0 {
-            let Some(stream) = engine.stream_stats() else { return };
-            let n_missing = stream.n_experts.saturating_sub(stream.n_slots);
-            if !self
-                .session_cache
-                .evict_for(MissingSlots { slot_bytes: stream.slot_bytes, n_missing })
-            {
-                return;
-            }
-        }
-    }
-
     /// Publishes the number of running jobs and the memory of sessions. `is_alone`: no prompt was
     /// read since the last call.
     pub(crate) fn publish(&mut self, n_running: usize, is_alone: bool) {
@@ -520,12 +462,6 @@ impl<'e> Answers<'e> {
             self.session_cache.rates.set_answer(stats.answer_tokens.mean());
         }
         (stats.stream, stats.tiers, stats.room) = (stream, tiers, room);
-    }
-
-    /// Keeps a session of a job that has not ended.
-    pub(crate) fn keep(&mut self, job: JobId, session: Session) {
-        let job = &self.jobs.of(job).job;
-        self.session_cache.put(job.owner, session, &job.split_points);
     }
 }
 

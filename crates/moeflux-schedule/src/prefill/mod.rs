@@ -47,6 +47,12 @@ pub(crate) struct Prefill {
     n_best: Option<usize>,
     /// Makes steps longer while it exists.
     longer: Option<LongerSteps>,
+    /// The distance of the places up to which it is saved on a drive before the rest is read.
+    mark_every: Option<usize>,
+    /// The last of these places that was reached.
+    mark: usize,
+    /// Checkpoints of the running step.
+    step_checkpoints: Vec<usize>,
 }
 
 /// The parameters of a prefill besides its session.
@@ -54,6 +60,8 @@ pub(crate) struct Terms {
     /// The number of best logits that its first token needs; `None`: all.
     pub(crate) n_best: Option<usize>,
     pub(crate) longer: Option<LongerSteps>,
+    /// The distance of the places up to which it is saved on a drive; `None`: it is not.
+    pub(crate) mark_every: Option<usize>,
     pub(crate) begun_at: Duration,
 }
 
@@ -73,6 +81,7 @@ impl Prefill {
         terms: Terms,
     ) -> Self {
         let (id, answer_idx) = of;
+        let terms = Terms { mark_every: None, ..terms };
         Self { resumes: Some(answer_idx), ..Self::of_tokens(id, running_job, read, terms) }
     }
 
@@ -90,7 +99,7 @@ impl Prefill {
         checkpoints.sort_unstable();
         checkpoints.dedup();
         checkpoints.drain(..checkpoints.len().saturating_sub(N_CHECKPOINTS_MAX));
-        let Terms { n_best, longer, begun_at } = terms;
+        let Terms { n_best, longer, mark_every, begun_at } = terms;
         Self {
             job: id,
             resumes: None,
@@ -103,6 +112,9 @@ impl Prefill {
             scores: false,
             n_best,
             longer,
+            mark_every: mark_every.filter(|_| !job.scores_prompt),
+            mark: n_cached,
+            step_checkpoints: Vec::new(),
         }
     }
 
@@ -144,7 +156,7 @@ impl Prefill {
         let n_done = self.n_done();
         let makes_difference = self.outline.checkpoints.iter().any(|position| *position > n_done);
         self.outline.checkpoints.clear();
-        makes_difference
+        self.mark_every.take().is_some() || makes_difference
     }
 
     /// Feeds the next rows.
@@ -165,17 +177,43 @@ impl Prefill {
         let begin = self.session.tokens().len();
         let end = begin + n_rows;
         let Outline { prompt, checkpoints, .. } = &self.outline;
+        self.step_checkpoints.clear();
+        let of_step = checkpoints.iter().copied().chain(self.mark_within(end));
+        self.step_checkpoints.extend(of_step.filter(|at| (begin + 1..=end).contains(at)));
+        self.step_checkpoints.sort_unstable();
+        self.step_checkpoints.dedup();
         let wanted = match (self.scores, end == prompt.len()) {
             (true, _) => Wanted::All,
             (false, true) => Wanted::Last,
             (false, false) => Wanted::None,
         };
-        let first = checkpoints.partition_point(|position| *position <= begin);
-        let last = checkpoints.partition_point(|position| *position <= end);
         feed(&mut self.session, &prompt[begin..end])
             .wanting(wanted)
             .best(self.n_best)
-            .checkpoints(&checkpoints[first..last])
+            .checkpoints(&self.step_checkpoints)
+    }
+
+    /// Returns the last of the places up to `n_tokens` that are saved before the rest is read.
+    fn mark_within(&self, n_tokens: usize) -> Option<usize> {
+        let mark_every = self.mark_every?;
+        let mark = n_tokens / mark_every * mark_every;
+        (mark >= self.mark.saturating_add(mark_every)).then_some(mark)
+    }
+
+    /// Returns the last such place that was read, if it was not saved.
+    pub(crate) fn unsaved_mark(&self, is_recurrent: bool) -> Option<usize> {
+        let mark = self.mark_within(self.n_done())?;
+        let has_state = !is_recurrent || self.session.checkpoints().contains(&mark);
+        has_state.then_some(mark)
+    }
+
+    /// Records that such a place was saved, or is not to be.
+    pub(crate) fn end_mark(&mut self, mark: usize) {
+        self.mark = mark;
+        // Its state is on the drive; the memory is for places where prompts branch off.
+        if !self.outline.checkpoints.contains(&mark) {
+            self.session.forget(mark);
+        }
     }
 
     /// Returns a handle that reports progress while the session is in a step.

@@ -8,7 +8,9 @@ use std::io::{Read, Write as _};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use moeflux::clock::{Clock as _, RealClock};
 use moeflux::{CopyBooking, Error, Result};
 use moeflux_prefix::{
     FoundPrefix, NewObject, ObjectId, PrefixNamespace, Store, StoreRole, WriteRefusal,
@@ -50,7 +52,8 @@ pub(crate) struct WriteTask {
     pub(crate) tokens: Vec<u32>,
     pub(crate) saved_ms: u64,
     pub(crate) payload: Vec<u8>,
-    pub(crate) _booking: CopyBooking,
+    /// `None` if its memory was booked ahead.
+    pub(crate) _booking: Option<CopyBooking>,
 }
 
 /// What is to be written: an object, or the lock that allows it.
@@ -71,18 +74,31 @@ pub(crate) enum WriteProgress {
     Refused,
 }
 
+/// How far the thread is from its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ThreadEndState {
+    #[default]
+    Runs,
+    /// It ends when the object that waits is written.
+    IsClosed,
+    /// It has ended, perhaps in a panic: nothing is read or written.
+    IsOver,
+}
+
 #[derive(Default)]
 struct TaskQueue {
     reads: VecDeque<ReadTask>,
     write: Option<Write>,
     progress: WriteProgress,
-    is_closed: bool,
     has_warned: bool,
+    end: ThreadEndState,
 }
 
 struct SharedQueue {
     tasks: Mutex<TaskQueue>,
     changed: Condvar,
+    /// Notified when nothing is being written.
+    written: Condvar,
     store: Store,
     /// Called when a part was read or an object written.
     wake: Box<dyn Fn() + Send + Sync>,
@@ -96,19 +112,39 @@ pub(crate) struct DriveThread {
 
 impl DriveThread {
     pub(crate) fn start(store: Store, wake: Box<dyn Fn() + Send + Sync>) -> Result<Self> {
-        let (tasks, changed) = (Mutex::default(), Condvar::new());
-        let shared = Arc::new(SharedQueue { tasks, changed, store, wake });
+        let (tasks, changed, written) = (Mutex::default(), Condvar::new(), Condvar::new());
+        let shared = Arc::new(SharedQueue { tasks, changed, written, store, wake });
         let of_thread = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name("moeflux-saved".to_owned());
-        let thread = builder.spawn(move || of_thread.run()).map_err(|error| {
+        let thread = builder.spawn(move || {
+            let _over = ThreadEnd(&of_thread);
+            of_thread.run();
+        });
+        let thread = thread.map_err(|error| {
             Error::Machine(format!("cannot start the thread of saved conversations: {error}"))
         })?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
     pub(crate) fn read(&self, task: ReadTask) {
-        self.shared.tasks().reads.push_back(task);
+        let mut tasks = self.shared.tasks();
+        // Without the thread, the end of the channel is that of the load.
+        if tasks.end != ThreadEndState::IsOver {
+            tasks.reads.push_back(task);
+        }
+        drop(tasks);
         self.shared.changed.notify_one();
+    }
+
+    /// Waits until nothing is being written, at most `limit`. Returns what is left of it; `None`
+    /// if something is.
+    pub(crate) fn wait(&self, limit: Duration) -> Option<Duration> {
+        let clock = RealClock::new();
+        let is_writing = |tasks: &mut TaskQueue| tasks.progress == WriteProgress::Writing;
+        let waited = self.shared.written.wait_timeout_while(self.shared.tasks(), limit, is_writing);
+        let (tasks, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        drop(tasks);
+        (!waited.timed_out()).then(|| limit.saturating_sub(clock.now()))
     }
 
     pub(crate) fn is_writing(&self) -> bool {
@@ -138,6 +174,10 @@ impl DriveThread {
     fn begin(&self, write: Write) {
         let mut tasks = self.shared.tasks();
         assert!(tasks.progress != WriteProgress::Writing, "one object is written at a time");
+        if tasks.end == ThreadEndState::IsOver {
+            tasks.progress = WriteProgress::Refused;
+            return;
+        }
         (tasks.write, tasks.progress) = (Some(write), WriteProgress::Writing);
         drop(tasks);
         self.shared.changed.notify_one();
@@ -147,7 +187,9 @@ impl DriveThread {
 impl Drop for DriveThread {
     fn drop(&mut self) {
         let mut tasks = self.shared.tasks();
-        tasks.is_closed = true;
+        if tasks.end == ThreadEndState::Runs {
+            tasks.end = ThreadEndState::IsClosed;
+        }
         tasks.reads.clear();
         drop(tasks);
         self.shared.changed.notify_one();
@@ -155,6 +197,24 @@ impl Drop for DriveThread {
             // A panic of the thread was reported when it happened.
             drop(thread.join());
         }
+    }
+}
+
+/// Ends what waits for the thread, also if it panics.
+struct ThreadEnd<'q>(&'q SharedQueue);
+
+impl Drop for ThreadEnd<'_> {
+    fn drop(&mut self) {
+        let mut tasks = self.0.tasks();
+        tasks.end = ThreadEndState::IsOver;
+        tasks.reads.clear();
+        tasks.write = None;
+        if tasks.progress == WriteProgress::Writing {
+            tasks.progress = WriteProgress::Refused;
+        }
+        drop(tasks);
+        self.0.written.notify_all();
+        (self.0.wake)();
     }
 }
 
@@ -190,8 +250,9 @@ impl SharedQueue {
                 {
                     tracing::warn!(problem, "a conversation was not saved; this is reported once");
                 }
+                self.written.notify_all();
                 (self.wake)();
-            } else if tasks.is_closed {
+            } else if tasks.end == ThreadEndState::IsClosed {
                 return;
             } else {
                 tasks = self.changed.wait(tasks).unwrap_or_else(PoisonError::into_inner);

@@ -51,6 +51,11 @@ impl SessionLoad {
         }
     }
 
+    /// Returns the session as it was.
+    pub(crate) fn give_up(self) -> Session {
+        self.parts.expect("a load that has ended is not held").give_up()
+    }
+
     fn end(&mut self, problem: Option<String>) -> LoadProgress {
         let parts = self.parts.take().expect("a load ends once");
         let (session, problem) = match problem {

@@ -8,11 +8,13 @@
 pub(crate) mod object;
 pub(crate) mod drive;
 pub(crate) mod load;
+pub(crate) mod sampled;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
 use moeflux::{CopyBooking, Engine, Result, Session, TokenId};
 use moeflux_prefix::{
@@ -22,14 +24,18 @@ use moeflux_prefix::{
 use crate::job::Owner;
 use crate::saved::drive::{DriveThread, PartKind, ReadObject, ReadTask, WriteProgress, WriteTask};
 use crate::saved::load::SessionLoad;
-use crate::saved::object::{SavedPart, SessionOutline, numbers};
-use crate::session_cache::{SessionCache, SessionId, UnsavedSession};
+use crate::saved::object::{SEGMENT_POSITIONS, SavedPart, SessionOutline, numbers};
+use crate::session_cache::{SaveState, SessionId, UnsavedSession};
+use crate::tracked::JobId;
 
 /// Positions that are copied at a time: so few that a step waits for milliseconds.
 const BLOCK_POSITIONS: usize = 256;
 
 /// Blocks that are read ahead of the one that is loaded.
 const N_BLOCKS_AHEAD: usize = 2;
+
+/// Memory for one object is booked ahead if it is at most this part of the memory of sessions.
+const RESERVE_PART: u64 = 8;
 
 /// Returns the id of an owner's conversations; `None` if they are not saved.
 pub type OwnerIds = dyn Fn(Owner) -> Option<OwnerId> + Send + Sync;
@@ -43,6 +49,9 @@ pub struct SavedConversations {
     pub owners: Arc<OwnerIds>,
     /// Conversations with fewer tokens are not saved, and prompts that would save fewer are read.
     pub n_tokens_min: usize,
+    /// A long prompt is saved whenever this many more tokens of it were read, so that no more are
+    /// lost if the process is killed.
+    pub n_tokens_at_risk: usize,
 }
 
 impl fmt::Debug for SavedConversations {
@@ -52,6 +61,41 @@ impl fmt::Debug for SavedConversations {
     }
 }
 
+/// Identifies a session that may be saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SavableId {
+    Kept(SessionId),
+    /// That of a job's prompt, which is being read or answered.
+    Prompt(JobId),
+}
+
+/// The sessions of which something may be saved.
+pub(crate) trait SavableSessions {
+    /// Returns the next session of which something is to be saved.
+    fn unsaved(&self) -> Option<UnsavedSession<'_, SavableId>>;
+
+    /// Returns a session if something of it is to be saved.
+    fn unsaved_of(&self, id: SavableId) -> Option<UnsavedSession<'_, SavableId>>;
+
+    /// Returns a session, unless it is there no longer.
+    fn session_mut(&mut self, id: SavableId) -> Option<&mut Session>;
+
+    /// Records what became of saving the first `n_tokens` of a session.
+    fn set_save_state(&mut self, id: SavableId, n_tokens: usize, save_state: SaveState);
+
+    /// Returns the time that computing this many tokens takes, in ms.
+    fn prompt_ms(&self, n_tokens: usize) -> u64;
+}
+
+/// What there was to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CopyProgress {
+    Nothing,
+    /// The last object is still being written.
+    Waits,
+    Copied,
+}
+
 /// Saves sessions of an engine and loads them.
 pub(crate) struct SavedSessions<'e> {
     engine: &'e Engine,
@@ -59,16 +103,20 @@ pub(crate) struct SavedSessions<'e> {
     saved: SavedConversations,
     drive: DriveThread,
     copy: Option<SessionCopy>,
+    /// Memory for the largest object, so that sessions can be saved when there is none left.
+    reserve: Option<CopyBooking>,
 }
 
-/// A kept session that is being saved.
+/// A session that is being saved.
 struct SessionCopy {
-    of: SessionId,
+    of: SavableId,
+    /// How many of its tokens are to be saved.
+    n_tokens: usize,
     namespace: PrefixNamespace,
     /// What is left to copy. Decided once: what leaves the store meanwhile is not written again.
     parts: VecDeque<SavedPart>,
     /// The payload of the first part so far.
-    payload: Option<(Vec<u8>, CopyBooking)>,
+    payload: Option<(Vec<u8>, Option<CopyBooking>)>,
 }
 
 impl<'e> SavedSessions<'e> {
@@ -79,7 +127,27 @@ impl<'e> SavedSessions<'e> {
         wake: Box<dyn Fn() + Send + Sync>,
     ) -> Result<Self> {
         let drive = DriveThread::start(saved.store.clone(), wake)?;
-        Ok(Self { engine, identity: engine.state_identity(), saved, drive, copy: None })
+        let (identity, copy, reserve) = (engine.state_identity(), None, None);
+        Ok(Self { engine, identity, saved, drive, copy, reserve })
+    }
+
+    /// Books memory for the largest object, unless that is much of what sessions may have. Later
+    /// there may be none left.
+    fn book_reserve(&mut self, session: &Session) {
+        if self.reserve.is_some() {
+            return;
+        }
+        let segment_bytes = self.position_bytes() * SEGMENT_POSITIONS;
+        let n_bytes = segment_bytes.max(self.state_bytes()) as u64;
+        let room_bytes = self.engine.session_room().limit_bytes;
+        if room_bytes.is_none_or(|it| n_bytes <= it / RESERVE_PART) {
+            self.reserve = session.book_copy(n_bytes).ok();
+        }
+    }
+
+    /// Returns the distance of the places in a long prompt that are saved before the rest is read.
+    pub(crate) fn mark_every(&self) -> usize {
+        self.saved.n_tokens_at_risk.max(1)
     }
 
     fn namespace(&self, owner: Owner) -> Option<PrefixNamespace> {
@@ -157,71 +225,124 @@ impl<'e> SavedSessions<'e> {
         Ok((first, objects))
     }
 
-    /// Copies a block of a kept session that is not saved. Returns whether there was any.
-    pub(crate) fn copy_some(&mut self, cache: &mut SessionCache) -> bool {
+    /// Copies a block of a session that is not saved.
+    pub(crate) fn copy_some(&mut self, sessions: &mut dyn SavableSessions) -> CopyProgress {
         let progress = self.drive.take_progress();
         if progress == WriteProgress::Writing {
-            return false;
+            return CopyProgress::Waits;
         }
-        if self.copy.is_none() {
-            let Some(unsaved) = cache.unsaved() else { return false };
+        let Some(mut copy) = self.copy.take() else {
+            let Some(unsaved) = sessions.unsaved() else { return CopyProgress::Nothing };
             let id = unsaved.id;
-            self.copy = self.copy_of(&unsaved);
-            if self.copy.is_none() {
-                cache.set_saved(id);
-            } else if self.saved.store.role() == StoreRole::Reader {
-                self.drive.take_over();
-            }
-            return true;
-        }
-        let Some(mut copy) = self.copy.take() else { return true };
+            self.begin_copy(id, sessions);
+            return CopyProgress::Copied;
+        };
         // If one part is refused, so are the others.
         let copied = match copy.parts.front().copied() {
-            Some(part) if progress != WriteProgress::Refused => {
-                self.copy_block(&mut copy, part, cache)
-            }
-            _ => Ok(false),
+            None => Ok(Some(SaveState::Saved)),
+            Some(_) if progress == WriteProgress::Refused => Ok(Some(SaveState::Refused)),
+            Some(part) => self.copy_block(&mut copy, part, sessions),
         };
-        match copied {
-            Ok(true) => self.copy = Some(copy),
-            Ok(false) => cache.set_saved(copy.of),
-            Err(error) => {
-                tracing::warn!(%error, "a conversation was not saved");
-                cache.set_saved(copy.of);
+        let ended = copied.unwrap_or_else(|error| {
+            tracing::warn!(%error, "a conversation was not saved");
+            Some(SaveState::Refused)
+        });
+        match ended {
+            None => self.copy = Some(copy),
+            Some(save_state) => sessions.set_save_state(copy.of, copy.n_tokens, save_state),
+        }
+        CopyProgress::Copied
+    }
+
+    /// Begins to save a session of which something is to be saved.
+    fn begin_copy(&mut self, id: SavableId, sessions: &mut dyn SavableSessions) {
+        let Some(unsaved) = sessions.unsaved_of(id) else { return };
+        let n_tokens = unsaved.n_tokens;
+        self.book_reserve(unsaved.session);
+        self.copy = self.copy_of(&unsaved);
+        if self.copy.is_none() {
+            sessions.set_save_state(id, n_tokens, SaveState::Refused);
+        } else if self.saved.store.role() == StoreRole::Reader {
+            self.drive.take_over();
+        }
+    }
+
+    /// Saves a session that is about to be dropped, if that takes no longer than `limit`.
+    pub(crate) fn save_now(
+        &mut self,
+        id: SavableId,
+        sessions: &mut dyn SavableSessions,
+        limit: Duration,
+    ) {
+        if self.copy.as_ref().is_none_or(|copy| copy.of != id) {
+            self.begin_copy(id, sessions);
+        }
+        self.save_while(sessions, limit, |copy| copy.is_some_and(|it| it.of == id));
+    }
+
+    /// Saves all that is to be saved, if that takes no longer than `limit`.
+    pub(crate) fn save_rest(&mut self, sessions: &mut dyn SavableSessions, limit: Duration) {
+        self.save_while(sessions, limit, |_| true);
+    }
+
+    fn save_while(
+        &mut self,
+        sessions: &mut dyn SavableSessions,
+        limit: Duration,
+        is_wanted: impl Fn(Option<&SessionCopy>) -> bool,
+    ) {
+        let mut left = limit;
+        while is_wanted(self.copy.as_ref()) {
+            match self.copy_some(sessions) {
+                CopyProgress::Nothing => return,
+                CopyProgress::Copied => {}
+                CopyProgress::Waits => match self.drive.wait(left) {
+                    Some(still_left) => left = still_left,
+                    None => return,
+                },
             }
         }
-        true
+    }
+
+    /// Waits until the object that is being written is on the drive, at most `limit`.
+    pub(crate) fn wait_for_drive(&self, limit: Duration) {
+        self.drive.wait(limit);
     }
 
     /// Decides what is to be copied of a session; `None` if it is not saved at all.
-    fn copy_of(&self, unsaved: &UnsavedSession<'_>) -> Option<SessionCopy> {
-        let UnsavedSession { id: of, owner, session, split_points: cuts } = *unsaved;
-        let (namespace, tokens) = (self.namespace(owner)?, session.tokens());
-        if tokens.len() < self.saved.n_tokens_min {
+    fn copy_of(&self, unsaved: &UnsavedSession<'_, SavableId>) -> Option<SessionCopy> {
+        let UnsavedSession { id: of, session, origin, n_tokens } = *unsaved;
+        let n_tokens_min = self.saved.n_tokens_min;
+        let (namespace, tokens) = (self.namespace(origin.owner)?, &session.tokens()[..n_tokens]);
+        if n_tokens < n_tokens_min {
             return None;
         }
-        let states = &self.states(session, cuts);
-        let outline = SessionOutline { namespace, tokens, cuts, states };
+        let states = &self.states(unsaved);
+        let cuts = origin.split_points;
+        let outline = SessionOutline { namespace, tokens, cuts, states, n_tokens_min };
         let parts = outline.missing(&self.saved.store).into();
-        Some(SessionCopy { of, namespace, parts, payload: None })
+        Some(SessionCopy { of, n_tokens, namespace, parts, payload: None })
     }
 
-    /// Copies a block of a part. Returns `false` if the session is there no longer, or if there is
-    /// no memory for a copy.
+    /// Copies a block of a part. Returns the end of the copy if the session is there no longer, or
+    /// if there is no memory.
     fn copy_block(
         &self,
         copy: &mut SessionCopy,
         part: SavedPart,
-        cache: &mut SessionCache,
-    ) -> Result<bool> {
+        sessions: &mut dyn SavableSessions,
+    ) -> Result<Option<SaveState>> {
         let n_bytes = self.payload_bytes(part);
-        let saved_ms = cache.rates.prompt_ms(part.n_spared);
-        let Some(session) = cache.session_mut(copy.of) else { return Ok(false) };
+        let saved_ms = sessions.prompt_ms(part.n_spared);
+        let refused = Ok(Some(SaveState::Refused));
+        let Some(session) = sessions.session_mut(copy.of) else { return refused };
         let (mut payload, booking) = match copy.payload.take() {
             Some(payload) => payload,
+            // What was booked ahead is free: the last object has been written.
+            None if self.reserve.is_some() => (Vec::with_capacity(n_bytes), None),
             None => match session.book_copy(n_bytes as u64) {
-                Ok(booking) => (Vec::with_capacity(n_bytes), booking),
-                Err(_) => return Ok(false),
+                Ok(booking) => (Vec::with_capacity(n_bytes), Some(booking)),
+                Err(_) => return refused,
             },
         };
         if part.kind == ObjectKind::State {
@@ -232,35 +353,37 @@ impl<'e> SavedSessions<'e> {
         }
         if payload.len() < n_bytes {
             copy.payload = Some((payload, booking));
-            return Ok(true);
+            return Ok(None);
         }
         copy.parts.pop_front();
         let (namespace, tokens) = (copy.namespace, numbers(&session.tokens()[..part.end]));
         let task = WriteTask { namespace, part, tokens, saved_ms, payload, _booking: booking };
         self.drive.write(task);
-        Ok(true)
+        Ok(None)
     }
 
     fn payload_bytes(&self, part: SavedPart) -> usize {
-        match part.kind {
-            ObjectKind::Segment => (part.end - part.first) * self.position_bytes(),
-            ObjectKind::State => self.state_bytes(),
+        if part.kind == ObjectKind::State {
+            return self.state_bytes();
         }
+        (part.end - part.first) * self.position_bytes()
     }
 
-    /// Whether kept sessions are still to be saved.
-    pub(crate) fn is_behind(&self, cache: &SessionCache) -> bool {
-        self.copy.is_some() || self.drive.is_writing() || cache.unsaved().is_some()
+    /// Whether sessions are still to be saved.
+    pub(crate) fn is_behind(&self, sessions: &dyn SavableSessions) -> bool {
+        self.copy.is_some() || self.drive.is_writing() || sessions.unsaved().is_some()
     }
 
     /// Returns the positions whose recurrent state is saved: where other conversations branch off,
-    /// and the end.
-    fn states(&self, session: &Session, split_points: &[usize]) -> Vec<usize> {
+    /// and the end of what is saved.
+    fn states(&self, unsaved: &UnsavedSession<'_, SavableId>) -> Vec<usize> {
         if !self.engine.is_recurrent() {
             return Vec::new();
         }
+        let UnsavedSession { session, origin, n_tokens, .. } = *unsaved;
+        let points = origin.likely_points();
         let checkpoints = session.checkpoints().into_iter();
-        let split = checkpoints.filter(|at| split_points.contains(at));
-        split.chain([session.tokens().len()]).collect()
+        let split = checkpoints.filter(|at| *at < n_tokens && points.contains(at));
+        split.chain([n_tokens]).collect()
     }
 }

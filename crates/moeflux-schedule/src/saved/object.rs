@@ -27,8 +27,11 @@ pub(crate) struct SessionOutline<'s> {
     pub(crate) tokens: &'s [TokenId],
     /// Positions where other conversations may branch off.
     pub(crate) cuts: &'s [usize],
-    /// Positions whose recurrent state exists, and should be saved; empty in models without.
+    /// Positions whose recurrent state exists, and should be saved, ascending; empty in models
+    /// without.
     pub(crate) states: &'s [usize],
+    /// A state is not saved if an earlier one spares all but fewer tokens than these.
+    pub(crate) n_tokens_min: usize,
 }
 
 pub(crate) fn numbers(tokens: &[TokenId]) -> Vec<u32> {
@@ -41,14 +44,15 @@ impl SessionOutline<'_> {
         let tokens = numbers(self.tokens);
         let found = |end: usize, need| store.find(self.namespace, &tokens[..end], need).n_tokens;
         let mut first = found(tokens.len(), StateNeed::NoState);
-        let has_state = |at: &usize| found(*at, StateNeed::StateAtEnd) == *at;
-        let states = self.states.iter().copied().filter(|at| !has_state(at));
-        let before = |at| self.states.iter().copied().filter(|it| *it < at).max().unwrap_or(0);
-        let state = |at| {
-            let n_spared = at - before(at);
-            SavedPart { kind: ObjectKind::State, first: at, end: at, n_spared }
-        };
-        let mut missing: Vec<SavedPart> = states.map(state).collect();
+        let mut missing = Vec::new();
+        let mut last = 0;
+        for &at in self.states {
+            let n_spared = at - last.max(found(at, StateNeed::StateAtEnd));
+            if n_spared >= self.n_tokens_min {
+                missing.push(SavedPart { kind: ObjectKind::State, first: at, end: at, n_spared });
+                last = at;
+            }
+        }
         while let Some(end) = self.end_of_segment(first) {
             let n_spared = end - first;
             missing.push(SavedPart { kind: ObjectKind::Segment, first, end, n_spared });

@@ -11,6 +11,7 @@ use super::Scheduler;
 use super::session_search::SessionRequest;
 use crate::job::Job;
 use crate::prefill::{Outline, Prefill, Terms};
+use crate::saved::SavedSessions;
 use crate::session_cache::n_shared;
 use crate::tracked::SubmittedJob;
 
@@ -241,7 +242,8 @@ impl Scheduler<'_> {
     /// Returns the terms of reading tokens of which `n_left` are left.
     pub(super) fn terms(&self, n_best: Option<usize>, n_left: usize) -> Terms {
         let begun_at = self.context.clock.now();
-        Terms { n_best, longer: self.longer_steps(n_left), begun_at }
+        let mark_every = self.saved.as_ref().map(SavedSessions::mark_every);
+        Terms { n_best, longer: self.longer_steps(n_left), mark_every, begun_at }
     }
 
     /// Returns how many of the best logits suffice for the first tokens of a job's answers; `None`:

@@ -7,6 +7,7 @@
 //! depend on no other job.
 
 mod session_search;
+mod saving;
 mod admission;
 mod steps;
 
@@ -25,8 +26,9 @@ use crate::prefill::{Outline, Prefill, PrefillId};
 use crate::saved::SavedSessions;
 use crate::saved::load::{LoadProgress, SessionLoad};
 use crate::scheduler::admission::AdmissionSnapshot;
+use crate::scheduler::saving::SavePace;
 use crate::scheduler::session_search::SessionRequest;
-use crate::session_cache::{KeptLimits, SessionCache};
+use crate::session_cache::{KeptLimits, SessionCache, SessionOrigin};
 use crate::tracked::SubmittedJob;
 
 /// Upper bound on the rows of answers in one step while no prompt is read.
@@ -59,6 +61,7 @@ pub(crate) struct Scheduler<'e> {
     is_streaming: bool,
     waiting: VecDeque<SubmittedJob>,
     saved: Option<SavedSessions<'e>>,
+    save_pace: SavePace,
     /// Jobs whose sessions are being loaded from a drive.
     loads: Vec<(SubmittedJob, SessionLoad)>,
     n_pushed: u64,
@@ -101,6 +104,7 @@ impl<'e> Scheduler<'e> {
             is_streaming: engine.stream_stats().is_some(),
             waiting: VecDeque::new(),
             saved,
+            save_pace: SavePace::default(),
             loads: Vec::new(),
             n_pushed: 0,
             prefills: Vec::new(),
@@ -132,14 +136,10 @@ impl<'e> Scheduler<'e> {
         self.waiting.is_empty() && self.loads.is_empty() && self.answers.jobs.len() == 0
     }
 
-    /// Whether kept sessions are still to be saved on a drive.
-    pub(crate) fn is_saving(&self) -> bool {
-        self.saved.as_ref().is_some_and(|it| it.is_behind(&self.answers.session_cache))
-    }
-
     /// Does the next piece of work. Returns whether there was any. Jobs that arrive meanwhile are
     /// taken from `job_source`.
     pub(crate) fn turn(&mut self, job_source: &mut JobSource<'_>) -> bool {
+        let begun_at = self.context.clock.now();
         let has_dropped = self.drop_cancelled() | self.advance_loads();
         self.note_ended();
         self.relieve();
@@ -151,9 +151,8 @@ impl<'e> Scheduler<'e> {
             self.read_chunk(job_source);
             true
         };
-        let has_copied =
-            self.saved.as_mut().is_some_and(|it| it.copy_some(&mut self.answers.session_cache));
-        self.answers.yield_to_experts();
+        let has_copied = self.save_some(self.context.clock.now().saturating_sub(begun_at));
+        self.answers.yield_to_experts(self.saved.is_some());
         if self.answers.is_stopped {
             let problem = "the engine failed during a step and is being reopened";
             self.fail_all(&Error::Stopped(problem.to_owned()));
@@ -222,7 +221,13 @@ impl<'e> Scheduler<'e> {
         let is_cancelled = |(it, _): &mut (SubmittedJob, _)| it.flags.are_all_cancelled();
         let loads: Vec<_> = self.loads.extract_if(.., is_cancelled).collect();
         let has_any = self.waiting.len() < n_before || !cancelled.is_empty() || !loads.is_empty();
-        loads.into_iter().for_each(|(it, _)| it.drop_waiting(None, shared));
+        for (submitted, load) in loads {
+            // What it held before is of use to others.
+            let Job { owner, split_points, .. } = &submitted.job;
+            let origin = SessionOrigin { owner: *owner, split_points, n_reused: 0 };
+            self.answers.session_cache.put(load.give_up(), origin);
+            submitted.drop_waiting(None, shared);
+        }
         if self.waiting.len() < n_before {
             // The next waiting job may be smaller.
             self.full_at = None;
@@ -272,7 +277,7 @@ impl<'e> Scheduler<'e> {
         if !self.answers.has_shortage() {
             return;
         }
-        if self.answers.evict_one() {
+        if self.evict_one() {
             self.answers.try_again();
         } else if self.put_back_newest() {
             self.answers.try_again();

@@ -7,7 +7,7 @@ use moeflux::{Error, Result, Session, TokenId};
 use super::Scheduler;
 use crate::job::{Job, Owner};
 use crate::prefill::Prefill;
-use crate::session_cache::{PrefixMatch, fork_at, longest_match};
+use crate::session_cache::{PrefixMatch, SessionOrigin, fork_at, longest_match};
 
 /// A request for a session: tokens, of which it may hold the first already.
 #[derive(Clone, Copy)]
@@ -68,7 +68,7 @@ impl Scheduler<'_> {
                 Err(error @ Error::NoRoom { .. }) => error,
                 done => return done,
             };
-            if !self.can_eviction_help(&error) || !self.answers.evict_one() {
+            if !self.can_eviction_help(&error) || !self.evict_one() {
                 return Err(error);
             }
         }
@@ -82,7 +82,9 @@ impl Scheduler<'_> {
         if let Err(error) = session.reserve(n_left) {
             // A fork of a running session can be made again.
             if matches!(found, Some((SessionSource::Cache, _))) {
-                self.answers.session_cache.put(request.owner, session, request.split_points);
+                let SessionRequest { owner, split_points, .. } = request;
+                let origin = SessionOrigin { owner, split_points, n_reused: 0 };
+                self.answers.session_cache.put(session, origin);
             }
             return Err(error);
         }

@@ -261,9 +261,7 @@ impl Scheduler<'_> {
                 Ok(()) | Err(Error::Cancelled) => self.prefills.push(prefill),
                 // Conversations that were already continued are worth less than the checkpoints
                 // that the next turn of this one goes back to.
-                Err(Error::NoRoom { .. })
-                    if self.answers.session_cache.evict_older() || prefill.drop_checkpoints() =>
-                {
+                Err(Error::NoRoom { .. }) if self.evict_older() || prefill.drop_checkpoints() => {
                     self.prefills.push(prefill);
                 }
                 Err(error @ Error::NoRoom { .. }) => without_room.push((prefill, error)),
@@ -289,7 +287,7 @@ impl Scheduler<'_> {
         self.prefills.extend(without_room.into_iter().map(|(prefill, _)| prefill));
         match newest {
             None => {}
-            Some((prefill, _)) if self.answers.evict_one() => self.prefills.push(prefill),
+            Some((prefill, _)) if self.evict_one() => self.prefills.push(prefill),
             Some((prefill, error)) if is_alone && self.answers.n_running() == 0 => {
                 self.fail_prefill(&prefill, error);
             }

@@ -11,7 +11,7 @@ use moeflux::{Engine, Result, Session, SessionRoom, TokenId};
 
 use crate::job::{DropReason, Missed, Owner};
 use crate::session_cache::dropped::Dropped;
-use crate::session_cache::worth::{EngineRates, MissingSlots};
+use crate::session_cache::worth::{EngineRates, MissingSlots, SessionValue};
 
 /// Limits on kept sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,21 +44,71 @@ pub(crate) struct PrefixMatch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionId(u64);
 
-/// A kept session that is not saved on a drive.
-pub(crate) struct UnsavedSession<'c> {
-    pub(crate) id: SessionId,
+/// What is known of a session from the job that it comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionOrigin<'j> {
     pub(crate) owner: Owner,
+    /// Positions to go back to, ascending.
+    pub(crate) split_points: &'j [usize],
+    /// Tokens of the job's prompt that were not computed.
+    pub(crate) n_reused: usize,
+}
+
+/// Upper bound on the tokens that a template writes between an answer and the next question.
+const N_BETWEEN_TURNS: usize = 64;
+
+impl<'j> SessionOrigin<'j> {
+    /// Whether the job's prompt continued a conversation after its last answer. The next one then
+    /// probably does so, too, instead of going back to where the answer began.
+    pub(crate) fn continues_answer(&self) -> bool {
+        let [.., question, _] = *self.split_points else { return false };
+        self.n_reused > 0 && self.n_reused + N_BETWEEN_TURNS >= question
+    }
+
+    /// Returns the positions to which later prompts probably go back.
+    pub(crate) fn likely_points(&self) -> &'j [usize] {
+        match self.split_points {
+            [others @ .., _] if self.continues_answer() => others,
+            all => all,
+        }
+    }
+}
+
+/// A session of which something is to be saved on a drive.
+pub(crate) struct UnsavedSession<'c, I> {
+    pub(crate) id: I,
     pub(crate) session: &'c Session,
-    pub(crate) split_points: &'c [usize],
+    pub(crate) origin: SessionOrigin<'c>,
+    /// How many of its tokens are to be saved.
+    pub(crate) n_tokens: usize,
+}
+
+impl<'c, I> UnsavedSession<'c, I> {
+    /// Names the session differently.
+    pub(crate) fn map_id<J>(self, name: fn(I) -> J) -> UnsavedSession<'c, J> {
+        let Self { id, session, origin, n_tokens } = self;
+        UnsavedSession { id: name(id), session, origin, n_tokens }
+    }
+}
+
+/// Whether a kept session is also on a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SaveState {
+    /// It is to be saved.
+    Due,
+    /// All of it that is worth saving is there.
+    Saved,
+    /// It is not saved.
+    Refused,
 }
 
 /// A kept session, with what decides when it is dropped.
 #[derive(Debug)]
 struct CachedSession {
     id: SessionId,
-    /// Whether nothing of it is left to be saved.
-    is_saved: bool,
+    save_state: SaveState,
     split_points: Vec<usize>,
+    n_reused: usize,
     owner: Owner,
     session: Session,
     /// Its size: computed once, because it is read after every step.
@@ -159,9 +209,10 @@ impl SessionCache {
         self.dropped.take(owner, prompt, n_found + N_SHARED_MIN)
     }
 
-    /// Keeps a session. `split_points` are positions to go back to; a prompt that shares the tokens
-    /// up to the last of them continues the conversation.
-    pub(crate) fn put(&mut self, owner: Owner, mut session: Session, split_points: &[usize]) {
+    /// Keeps a session. A prompt that shares the tokens up to its last split point continues the
+    /// conversation.
+    pub(crate) fn put(&mut self, mut session: Session, origin: SessionOrigin<'_>) {
+        let SessionOrigin { owner, split_points, n_reused } = origin;
         if session.tokens().len() < N_SHARED_MIN || self.limits.n_sessions == 0 {
             return;
         }
@@ -174,11 +225,16 @@ impl SessionCache {
         let continues_from = last_part.copied().unwrap_or(tokens.len());
         let n_bytes = self.sizes.bytes(&session);
         self.n_kept += 1;
-        let (id, split_points) = (SessionId(self.n_kept), split_points.to_vec());
-        let is_saved = false;
-        let kept =
-            CachedSession { id, is_saved, split_points, owner, session, n_bytes, continues_from };
-        self.entries.push(kept);
+        self.entries.push(CachedSession {
+            id: SessionId(self.n_kept),
+            save_state: SaveState::Due,
+            split_points: split_points.to_vec(),
+            n_reused,
+            owner,
+            session,
+            n_bytes,
+            continues_from,
+        });
         while self.entries.len() > self.limits.n_sessions {
             self.drop_least_valuable(DropReason::Count);
         }
@@ -202,12 +258,22 @@ impl SessionCache {
         Ok(session)
     }
 
-    /// Returns the session that was kept first of those that are not saved.
-    pub(crate) fn unsaved(&self) -> Option<UnsavedSession<'_>> {
-        self.entries.iter().find(|entry| !entry.is_saved).map(|entry| {
-            let CachedSession { id, owner, session, split_points, .. } = entry;
-            UnsavedSession { id: *id, owner: *owner, session, split_points }
-        })
+    /// Returns the session that was kept first of those that are to be saved.
+    pub(crate) fn unsaved(&self) -> Option<UnsavedSession<'_, SessionId>> {
+        let due = self.entries.iter().find(|entry| entry.save_state == SaveState::Due);
+        due.map(CachedSession::unsaved)
+    }
+
+    /// Returns the session that is dropped next, if it is still to be saved.
+    pub(crate) fn unsaved_victim(&self) -> Option<SessionId> {
+        let (idx, _) = self.least_valuable()?;
+        let CachedSession { id, save_state, .. } = self.entries[idx];
+        (save_state == SaveState::Due).then_some(id)
+    }
+
+    pub(crate) fn unsaved_of(&self, id: SessionId) -> Option<UnsavedSession<'_, SessionId>> {
+        let is_it = |entry: &&CachedSession| entry.id == id && entry.save_state == SaveState::Due;
+        self.entries.iter().find(is_it).map(CachedSession::unsaved)
     }
 
     pub(crate) fn session_mut(&mut self, id: SessionId) -> Option<&mut Session> {
@@ -215,10 +281,10 @@ impl SessionCache {
         entry.map(|entry| &mut entry.session)
     }
 
-    /// Records that nothing of a session is left to be saved.
-    pub(crate) fn set_saved(&mut self, id: SessionId) {
+    /// Records what became of saving a session.
+    pub(crate) fn set_save_state(&mut self, id: SessionId, save_state: SaveState) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.id == id) {
-            entry.is_saved = true;
+            entry.save_state = save_state;
         }
     }
 
@@ -239,10 +305,12 @@ impl SessionCache {
     }
 
     /// Drops a session whose memory is worth more as room for experts. Returns whether there was
-    /// one.
-    pub(crate) fn evict_for(&mut self, slots: MissingSlots) -> bool {
+    /// one. With `are_saved`, sessions that are still to be saved stay until they are.
+    pub(crate) fn evict_for(&mut self, slots: MissingSlots, are_saved: bool) -> bool {
         let Some((idx, worth)) = self.least_valuable() else { return false };
-        let is_worth_less = !self.is_protected(idx) && worth < self.rates.of_slot(slots);
+        let stays =
+            self.is_protected(idx) || are_saved && self.entries[idx].save_state == SaveState::Due;
+        let is_worth_less = !stays && worth < self.rates.of_slot(slots);
         if is_worth_less {
             self.drop_at(idx, DropReason::Experts);
         }
@@ -271,9 +339,7 @@ impl SessionCache {
         let entries = self.entries.iter().enumerate();
         let ranked = entries.map(|(idx, entry)| {
             let n_used_since = self.entries.len() - 1 - idx;
-            let n_tokens = entry.session.tokens().len();
-            let worth = self.rates.of_session(n_tokens, entry.n_bytes, n_used_since);
-            (idx, self.is_protected(idx), worth)
+            (idx, self.is_protected(idx), self.rates.of_session(&entry.value(), n_used_since))
         });
         let least_valuable = ranked.min_by(|a, b| a.1.cmp(&b.1).then(a.2.total_cmp(&b.2)));
         least_valuable.map(|(idx, _, worth)| (idx, worth))
@@ -302,6 +368,22 @@ impl SessionCache {
     /// Returns the bytes of some sessions.
     pub(crate) fn bytes_of<'s, I: Iterator<Item = &'s Session>>(&self, sessions: I) -> u64 {
         sessions.map(|session| self.sizes.bytes(session)).sum()
+    }
+}
+
+impl CachedSession {
+    fn unsaved(&self) -> UnsavedSession<'_, SessionId> {
+        let Self { id, owner, session, split_points, n_reused, .. } = self;
+        let origin = SessionOrigin { owner: *owner, split_points, n_reused: *n_reused };
+        UnsavedSession { id: *id, session, origin, n_tokens: session.tokens().len() }
+    }
+
+    fn value(&self) -> SessionValue {
+        SessionValue {
+            n_tokens: self.session.tokens().len(),
+            n_bytes: self.n_bytes,
+            is_saved: self.save_state == SaveState::Saved,
+        }
     }
 }
 
@@ -351,20 +433,21 @@ mod tests {
         let engine = Engine::builder(moeflux::Model::open(dir).unwrap()).load().unwrap();
         let mut cache = SessionCache::new(KeptLimits::default(), &engine);
         for (owner, tokens) in [(0, 10..60), (0, 100..150), (1, 200..250)] {
-            cache.put(Owner(owner), session(&engine, tokens), &[]);
+            let origin = SessionOrigin { owner: Owner(owner), split_points: &[], n_reused: 0 };
+            cache.put(session(&engine, tokens), origin);
         }
         let slots = MissingSlots { slot_bytes: 1 << 20, n_missing: 10 };
-        assert!(!cache.evict_for(slots), "experts save nothing yet");
+        assert!(!cache.evict_for(slots, false), "experts save nothing yet");
         cache.rates.add_answers(Duration::from_secs(1), 10);
         cache.rates.add_prompt(Duration::from_secs(1_000_000), 100);
-        assert!(!cache.evict_for(slots), "the sessions save more");
+        assert!(!cache.evict_for(slots, false), "the sessions save more");
         cache.rates = EngineRates::default();
         cache.rates.add_answers(Duration::from_secs(1), 10);
         cache.rates.add_prompt(Duration::from_micros(1), 100);
-        assert!(cache.evict_for(slots), "the older one of the first owner");
+        assert!(cache.evict_for(slots, false), "the older one of the first owner");
         let prompt: Vec<TokenId> = (10..61).map(TokenId).collect();
         assert_eq!(cache.longest_match(Owner(0), &prompt), None);
-        assert!(!cache.evict_for(slots), "the last of each owner");
+        assert!(!cache.evict_for(slots, false), "the last of each owner");
         assert!(cache.evict_one() && cache.evict_one() && !cache.evict_one());
         assert_eq!(cache.take_n_dropped(), [0, 0, 2, 1]);
     }

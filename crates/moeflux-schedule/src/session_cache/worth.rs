@@ -28,6 +28,18 @@ pub(crate) struct EngineRates {
     n_answer_tokens: Option<f64>,
 }
 
+/// Bytes per second that a drive is assumed to deliver: an ordinary SSD's.
+const DRIVE_RATE_ASSUMED: f64 = 1e9;
+
+/// What decides the value of a session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SessionValue {
+    pub(crate) n_tokens: usize,
+    pub(crate) n_bytes: u64,
+    /// It can be read from a drive.
+    pub(crate) is_saved: bool,
+}
+
 /// The expert slots that streaming could use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MissingSlots {
@@ -75,11 +87,13 @@ impl EngineRates {
         u64::try_from(time.unwrap_or_default().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// Returns the value of a session of this many tokens. The more other sessions were used after
-    /// it, the less likely its conversation is to continue.
-    pub(crate) fn of_session(&self, n_tokens: usize, n_bytes: u64, n_used_since: usize) -> f64 {
-        let saved = self.prompt.per_token() * as_f64(n_tokens as u64);
-        saved / as_f64(1 + n_used_since as u64) / as_f64(n_bytes.max(1))
+    /// Returns the value of a session: the time to read its tokens again, or to load them. The more
+    /// other sessions were used after it, the less likely its conversation is to continue.
+    pub(crate) fn of_session(&self, session: &SessionValue, n_used_since: usize) -> f64 {
+        let n_bytes = as_f64(session.n_bytes.max(1));
+        let read = self.prompt.per_token() * as_f64(session.n_tokens as u64);
+        let saved = if session.is_saved { read.min(n_bytes / DRIVE_RATE_ASSUMED) } else { read };
+        saved / as_f64(1 + n_used_since as u64) / n_bytes
     }
 
     /// Returns the value of one more slot during an answer. Filling all missing slots would save
@@ -111,11 +125,14 @@ mod tests {
     fn a_conversation_is_worth_the_time_of_its_prompt() {
         let rates = rates();
         // 19,000 tokens at 10 ms, in 380 MB.
-        let worth = rates.of_session(19_000, 380_000_000, 0);
+        let session = SessionValue { n_tokens: 19_000, n_bytes: 380_000_000, is_saved: false };
+        let worth = rates.of_session(&session, 0);
         assert!((worth * 380e6 - 190.0).abs() < 1e-6, "{worth}");
-        assert!((rates.of_session(19_000, 380_000_000, 3) * 4.0 - worth).abs() < 1e-12);
-        let unknown = EngineRates::default().of_session(19_000, 380_000_000, 0);
+        assert!((rates.of_session(&session, 3) * 4.0 - worth).abs() < 1e-12);
+        let unknown = EngineRates::default().of_session(&session, 0);
         assert!(unknown.abs() < 1e-12, "nothing is known before a prompt was read");
+        let saved = SessionValue { is_saved: true, ..session };
+        assert!((rates.of_session(&saved, 0) * 380e6 - 0.38).abs() < 1e-9, "the time to load it");
     }
 
     #[test]
@@ -128,7 +145,8 @@ mod tests {
         rates.set_answer(Some(512.0));
         assert!((rates.of_slot(slots) * f64::from(1 << 20) - 2.0 * seconds).abs() < 1e-9);
         // A session is worth less than slots once many others were used after it.
-        let session = |n_used_since| rates.of_session(2_000, 64 << 20, n_used_since);
+        let value = SessionValue { n_tokens: 2_000, n_bytes: 64 << 20, is_saved: false };
+        let session = |n_used_since| rates.of_session(&value, n_used_since);
         assert!(session(0) > rates.of_slot(slots) && session(40) < rates.of_slot(slots));
     }
 

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux::{Finish, TokenId};
-use moeflux_prefix::{OwnerId, PrefixFolder, Store, StoreLimits, StoreRole, WallClock};
-use moeflux_schedule::{Job, Options, Owner, SavedConversations, Service, State};
+use moeflux_prefix::{
+    ObjectFacts, ObjectKind, OwnerId, PrefixFolder, Store, StoreLimits, StoreRole, WallClock,
+};
+use moeflux_schedule::{DropReason, Job, Options, Owner, SavedConversations, Service, State};
 use moeflux_testing::random::{Rng, seeds};
 use moeflux_testing::temp_dir::TempDir;
 
-use crate::support::{ATTENTION, RECURRENT, ReferenceModel, TestJob, wait_until};
+use crate::support::{ATTENTION, DEMO, RECURRENT, ReferenceModel, TestJob, leave_room, wait_until};
 
 const CONTEXT: usize = 1_600;
 
@@ -44,7 +46,8 @@ fn options(store: Store) -> Options {
     let owners = Arc::new(move |owner| owner_id(owner, &of_owners));
     let mut options = Options::new(CONTEXT);
     options.n_sessions = 3;
-    options.saved = Some(SavedConversations { store, owners, n_tokens_min: 8 });
+    options.saved =
+        Some(SavedConversations { store, owners, n_tokens_min: 8, n_tokens_at_risk: 300 });
     options
 }
 
@@ -150,7 +153,7 @@ fn a_turn_writes_its_own_tokens() {
         let (next, n_fed) = next_turn(model, &job, 2);
         assert_eq!(n_cached(model, &service, next.clone()), n_fed);
         unload(&service);
-        let is_new = |it: &&moeflux_prefix::ObjectFacts| first.iter().all(|old| old.id != it.id);
+        let is_new = |it: &&ObjectFacts| first.iter().all(|old| old.id != it.id);
         let all = store.list();
         let new: Vec<_> = all.iter().filter(is_new).collect();
         let [n_fed, end] = [n_fed as u64, after(model, &next).1 as u64];
@@ -241,6 +244,114 @@ fn a_second_process_reads_what_the_first_wrote() {
     assert_eq!(n_cached(&RECURRENT, &reader, next), n_saved);
 }
 
+/// Returns the ends of the recurrent states that were saved.
+fn states(store: &Store) -> Vec<u64> {
+    let all = store.list().into_iter();
+    let mut ends: Vec<u64> =
+        all.filter(|it| it.id.kind == ObjectKind::State).map(|it| it.end).collect();
+    ends.sort_unstable();
+    ends
+}
+
+#[test]
+fn a_turn_of_a_conversation_that_goes_on_saves_one_state() {
+    let dir = TempDir::new();
+    let store = open_store(dir.path(), u64::MAX);
+    let service = RECURRENT.service(options(store.clone()));
+    // Places where another question, and the answer, begin.
+    let points = |begin: usize, end: usize| vec![20, begin + 3, end - 2];
+    let mut job = turn(&RECURRENT, tokens(90, 1), vec![20, 88]);
+    let mut n_saved = 0;
+    for seed in 2..6 {
+        assert_eq!(n_cached(&RECURRENT, &service, job.clone()), n_saved);
+        unload(&service);
+        (job, n_saved) = next_turn(&RECURRENT, &job, seed);
+        job.split_points = points(n_saved, job.prompt.len());
+        // Of the first turn, it is not known how the conversation goes on.
+        let n_turns = usize::try_from(seed).unwrap() - 1;
+        assert_eq!(states(&store).len(), 2 + n_turns, "{:?}", states(&store));
+        assert_eq!(states(&store).last(), Some(&(n_saved as u64)));
+    }
+    // It goes back to the question, of which no state was saved: to the answer before it.
+    let question = job.split_points[1];
+    assert_eq!(n_cached(&RECURRENT, &service, job.clone()), n_saved);
+    unload(&service);
+    job.prompt.truncate(question + 1);
+    job.prompt.extend(tokens(40, 77));
+    assert_eq!(n_cached(&RECURRENT, &service, job), n_saved);
+}
+
+#[test]
+fn the_end_of_the_service_saves_what_was_computed() {
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let dir = TempDir::new();
+        let job = turn(model, tokens(90, 1), vec![40]);
+        let service = service_over(model, dir.path());
+        n_cached(model, &service, job.clone());
+        drop(service);
+        let service = service_over(model, dir.path());
+        let (mut next, n_saved) = next_turn(model, &job, 2);
+        next.n_tokens_max = Some(400);
+        next.split_points.push(next.prompt.len() - 2);
+        let test_job = TestJob::new(&service, next.clone());
+        test_job.wait_for("some tokens", |outcome| outcome.n_tokens() > 2);
+        assert_eq!(test_job.so_far().n_cached, Some(n_saved));
+        drop(service);
+        // The answer had begun.
+        let service = service_over(model, dir.path());
+        let found = n_cached(model, &service, next.clone());
+        let is_recurrent = std::ptr::eq(model, &*RECURRENT);
+        assert_eq!(found, if is_recurrent { n_saved } else { next.prompt.len() - 2 });
+    }
+}
+
+#[test]
+fn a_long_prompt_is_saved_while_it_is_read() {
+    let dir = TempDir::new();
+    let store = open_store(dir.path(), u64::MAX);
+    let mut options = options(store.clone());
+    options.saved.as_mut().unwrap().n_tokens_at_risk = 100;
+    let service = RECURRENT.service(options);
+    let job = turn(&RECURRENT, tokens(1_500, 1), vec![40, 1_498]);
+    let test_job = TestJob::new(&service, job.clone());
+    // A multiple of the tokens that may be lost.
+    let is_mark = |end: &u64| end.is_multiple_of(100);
+    wait_until("a part to be saved", || states(&store).iter().any(is_mark));
+    assert_eq!(test_job.end().answers[0], RECURRENT.alone(&job, 0, CONTEXT));
+    // A prompt that goes another way finds it.
+    let mark = usize::try_from(*states(&store).iter().find(|end| is_mark(end)).unwrap()).unwrap();
+    drop(service);
+    let mut branch = job.prompt[..mark].to_vec();
+    branch.extend(tokens(30, 7));
+    let service = service_over(&RECURRENT, dir.path());
+    assert_eq!(n_cached(&RECURRENT, &service, turn(&RECURRENT, branch, Vec::new())), mark);
+}
+
+/// Agents in turn, with memory for one and a half of their conversations: those that make room for
+/// others come back from the drive.
+#[test]
+fn conversations_that_make_room_come_back_from_the_drive() {
+    let dir = TempDir::new();
+    let store = open_store(dir.path(), u64::MAX);
+    let open = || {
+        let engine = DEMO.open()?;
+        leave_room(&engine, 3);
+        Ok(engine)
+    };
+    let service = Service::start(Box::new(open), Arc::clone(&DEMO.text), options(store)).unwrap();
+    let mut jobs: Vec<Job> =
+        (0..4).map(|agent| turn(&DEMO, tokens(1_100, 1 + 7 * agent), vec![500])).collect();
+    let mut n_saved = vec![0; jobs.len()];
+    for seed in 2..5 {
+        for (job, n_saved) in jobs.iter_mut().zip(&mut n_saved) {
+            assert_eq!(n_cached(&DEMO, &service, job.clone()), *n_saved, "turn {seed}");
+            wait_until("the job to be over", || service.is_idle());
+            (*job, *n_saved) = next_turn(&DEMO, job, seed);
+        }
+    }
+    assert!(service.stats().n_dropped[DropReason::Answers as usize] > 0);
+}
+
 /// Some jobs at a time, cancelled ones among them, restarts, and a bound that few sessions fit.
 fn script(model: &ReferenceModel, seed: u64) {
     let mut rng = Rng::new(seed);
@@ -251,6 +362,7 @@ fn script(model: &ReferenceModel, seed: u64) {
         let store = open_store(dir.path(), n_bytes_max);
         let mut options = options(store.clone());
         options.kept.n_sessions = rng.below(3);
+        options.saved.as_mut().unwrap().n_tokens_at_risk = [10, usize::MAX][rng.below(2)];
         let service = model.service(options);
         for _ in 0..3 {
             let jobs = (0..1 + rng.below(3)).map(|_| {

@@ -158,6 +158,10 @@ impl ModelState {
         let chat = Chat::of_text(Arc::clone(&served.text))?
             .with_lexer_states(memory.n_lexer_states(n_answers))
             .with_replays(replay_bytes, n_owners);
+        let chat = match served.service.saved() {
+            Some(saved) => chat.with_saved(saved.clone())?,
+            None => chat,
+        };
         let (has_thinking_switch, n_replayed) = (chat.has_thinking_switch(), AtomicU64::new(0));
         Ok(Self { server, served, chat, has_thinking_switch, n_replayed })
     }

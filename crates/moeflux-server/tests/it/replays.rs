@@ -1,5 +1,12 @@
 //! Answers that a client sends back in the history, tokenised differently from the sampled ones.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use moeflux_prefix::{OwnerId, PrefixFolder, Store, StoreLimits, WallClock};
+use moeflux_schedule::SavedConversations;
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::{Value as Json, json};
 
 use crate::server::{Running, question};
@@ -73,6 +80,57 @@ fn an_answer_in_the_history_has_its_sampled_tokens() {
     let is_counted =
         |line: &str| line.starts_with("moeflux:replayed_turns_total") && line.ends_with(" 1");
     assert!(page.lines().any(is_counted), "{page}");
+}
+
+/// The wall clock of a folder, which no test depends on.
+#[derive(Debug)]
+struct StoppedClock;
+
+impl WallClock for StoppedClock {
+    fn since_1970(&self) -> Duration {
+        Duration::from_secs(1_800_000_000)
+    }
+}
+
+/// A server that saves conversations in a folder.
+fn saving_in(dir: &Path) -> Running {
+    let limits = StoreLimits { n_bytes_max: u64::MAX, write_bytes_per_day: u64::MAX };
+    let folder = PrefixFolder::new(dir.to_owned(), Arc::new(StoppedClock));
+    let store = Store::open(folder, limits).unwrap();
+    let owners = Arc::new(|_| Some(OwnerId::ANONYMOUS));
+    let (n_tokens_min, n_tokens_at_risk) = (8, 8_192);
+    let saved = SavedConversations { store, owners, n_tokens_min, n_tokens_at_risk };
+    Running::with(|wanted| wanted.options.saved = Some(saved))
+}
+
+#[test]
+fn an_answer_in_the_history_has_its_sampled_tokens_after_a_restart() {
+    let dir = TempDir::new();
+    let first = called(&saving_in(dir.path()));
+    let asked = ask(&told(&first));
+    let server = saving_in(dir.path());
+    let usage = server.post(CHAT, &asked).success()["usage"].clone();
+    assert_eq!(usage["prompt_tokens_details"]["replayed_turns"], 1, "{usage}");
+    let count = |usage: &Json, key: &str| usage[key].as_u64().unwrap();
+    let n_before =
+        count(&first["usage"], "prompt_tokens") + count(&first["usage"], "completion_tokens");
+    let n_cached = count(&usage["prompt_tokens_details"], "cached_tokens");
+    // The last token was reported, but not fed.
+    assert!(n_cached >= n_before - 1, "{n_cached} of {n_before}");
+    // A damaged file is no answer: the history is read as rendered.
+    drop(server);
+    let all = std::fs::read_dir(dir.path().join("objects")).unwrap();
+    let files = all.flat_map(|it| std::fs::read_dir(it.unwrap().path()).unwrap());
+    let paths: Vec<PathBuf> = files.map(|it| it.unwrap().path()).collect();
+    let is_answer = |path: &&PathBuf| path.extension().is_some_and(|it| it == "answer");
+    for path in paths.iter().filter(is_answer) {
+        let mut bytes = std::fs::read(path).unwrap();
+        let at = bytes.len() - 9;
+        bytes[at] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    }
+    let usage = saving_in(dir.path()).post(CHAT, &asked).success()["usage"].clone();
+    assert_eq!(usage["prompt_tokens_details"]["replayed_turns"], 0, "{usage}");
 }
 
 #[test]

@@ -109,6 +109,10 @@ impl CheckedModel {
     ) -> CommandResult<ChatModel> {
         let Self { named, model, name, chat, context } = self;
         let dir = model.path().to_owned();
+        let chat = match &saved {
+            Some(saved) => chat.with_saved(saved.clone())?,
+            None => chat,
+        };
         let mut options = Options::new(context);
         options.n_sessions = 1;
         options.n_queue = 1;

@@ -45,6 +45,8 @@ struct SavedGroup {
     /// The model's name, if it is known.
     name: Option<String>,
     n_conversations: usize,
+    /// They belong to a tokenizer and its chat template, and are in groups of their own.
+    n_answers: usize,
     n_objects: usize,
     n_tokens: u64,
     n_bytes: u64,
@@ -93,6 +95,7 @@ fn groups(objects: &[ObjectFacts], names: &[ModelName]) -> Vec<(PrefixNamespace,
         let is_end = object.id.kind == ObjectKind::Segment && !continued.contains(&object.id.end);
         group.n_conversations += usize::from(is_end);
         group.n_objects += 1;
+        group.n_answers += usize::from(object.id.kind == ObjectKind::Answer);
         group.n_tokens += object.end - object.first;
         group.n_bytes += object.file_bytes;
         group.last_used = group.last_used.max(object.last_used);
@@ -107,7 +110,10 @@ fn groups(objects: &[ObjectFacts], names: &[ModelName]) -> Vec<(PrefixNamespace,
 }
 
 fn group_line((namespace, group): &(PrefixNamespace, SavedGroup)) -> String {
-    let n_conversations = grouped(group.n_conversations as u64);
+    let n_conversations = match group.n_conversations {
+        0 => "-".to_owned(),
+        n => grouped(n as u64),
+    };
     let n_tokens = grouped(group.n_tokens);
     let numbers = [&n_conversations, &n_tokens, &*ByteCount(group.n_bytes).rounded()];
     let owner = match namespace.owner() {
@@ -117,7 +123,11 @@ fn group_line((namespace, group): &(PrefixNamespace, SavedGroup)) -> String {
     let age_s = clock::since_1970().saturating_sub(group.last_used).as_secs();
     let age = ago(i64::try_from(age_s).unwrap_or(i64::MAX));
     let hash = digits(namespace.to_string());
-    let model = group.name.as_ref().map_or(hash.clone(), |name| format!("{name} ({hash})"));
+    let model = match &group.name {
+        Some(name) => format!("{name} ({hash})"),
+        None if group.n_answers > 0 => format!("sampled tokens of answers ({hash})"),
+        None => hash,
+    };
     row(&owner, numbers, &age, &model)
 }
 
@@ -137,6 +147,7 @@ fn group_json((namespace, group): &(PrefixNamespace, SavedGroup)) -> Value {
         "hash": namespace.to_string(),
         "owner": (owner != OwnerId::ANONYMOUS).then(|| owner.to_string()),
         "n_conversations": group.n_conversations,
+        "n_answers": group.n_answers,
         "n_files": group.n_objects,
         "n_tokens": group.n_tokens,
         "bytes": group.n_bytes,
@@ -183,12 +194,16 @@ mod tests {
         }
         put(anonymous, ObjectKind::State, &[1, 2, 9], 3);
         put(owned, ObjectKind::Segment, &[1, 2], 0);
+        put(PrefixNamespace::new(b"a", OwnerId::ANONYMOUS), ObjectKind::Answer, &[1, 2, 3], 2);
         store.name_model(b"model", "ann/model").unwrap();
         let groups = groups(&store.list(), &store.model_names().unwrap());
         let words = |line: String| line.split_whitespace().collect::<Vec<_>>().join(" ");
         let mut lines: Vec<String> = groups.iter().map(|it| words(group_line(it))).collect();
-        // Hexadecimal digits come before `without key`.
+        // Hexadecimal digits come before `without key`, and `-` before digits.
         lines.sort();
+        let answers = lines.remove(1);
+        assert!(answers.starts_with("without key - 1 4.11 kB "), "{answers}");
+        assert!(answers.contains(" sampled tokens of answers ("), "{answers}");
         let owner = digits(owned.owner().to_string());
         // A file has a block for its header, 3 bytes, and a checksum of 8.
         let begins = [format!("{owner} 1 2 4.11 kB "), "without key 3 6 20.54 kB ".to_owned()];
