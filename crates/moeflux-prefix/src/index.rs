@@ -31,6 +31,17 @@ pub enum StateNeed {
     StateAtEnd,
 }
 
+/// What a store has for a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holding {
+    /// Nothing of its owner.
+    Nothing,
+    /// Nothing, but objects of its owner in other namespaces: of other models or arithmetics.
+    OtherOnly,
+    /// Objects.
+    Objects,
+}
+
 /// The longest prefix that a store has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FoundPrefix {
@@ -136,6 +147,16 @@ impl ObjectIndex {
     /// Returns the bytes of all files.
     pub(crate) fn n_bytes(&self) -> u64 {
         self.n_bytes
+    }
+
+    pub(crate) fn holding(&self, namespace: PrefixNamespace) -> Holding {
+        if self.ends.contains_key(&namespace) {
+            return Holding::Objects;
+        }
+        match self.ends.keys().any(|it| it.owner() == namespace.owner()) {
+            true => Holding::OtherOnly,
+            false => Holding::Nothing,
+        }
     }
 
     /// Returns the bytes of each owner.

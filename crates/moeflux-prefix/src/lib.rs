@@ -54,7 +54,7 @@ pub use folder::{N_DAMAGED_KEPT, PrefixFolder};
 pub use header::{
     CHUNK_BYTES, FIELDS_BYTES, FileLayout, N_TOKENS_MAX, ObjectHeader, PAYLOAD_ALIGN,
 };
-pub use index::{FoundPrefix, StateNeed};
+pub use index::{FoundPrefix, Holding, StateNeed};
 pub use key::{
     FORMAT_VERSION, ObjectId, ObjectKind, OwnerId, PlaceHasher, PlaceKey, PrefixNamespace,
     SECRET_BYTES,

@@ -32,16 +32,25 @@ pub struct StoreLimits {
 pub struct StoreCounts {
     /// Objects that can be found.
     pub n_objects: usize,
-    /// Bytes of all files.
+    /// Bytes of all files. While objects leave for another one, the bytes of both are counted.
     pub n_bytes: u64,
+    /// Their bound.
+    pub n_bytes_max: u64,
     /// Bytes that were written today.
     pub written_today_bytes: u64,
+    /// Their bound.
+    pub write_bytes_per_day: u64,
     /// Objects that were written.
     pub n_written: u64,
+    /// Objects that were not written, because of a bound, the drive's room or the system.
+    pub n_refused: u64,
     /// Objects that left for others.
     pub n_evicted: u64,
     /// Objects that could not be used.
     pub n_misses: u64,
+    /// Files that were found damaged: when they were to be used, or when this process became the
+    /// writer.
+    pub n_damaged: u64,
     /// Operations that the system refused.
     pub n_drive_errors: u64,
 }
@@ -238,6 +247,7 @@ impl Shared {
                 state.index.remove(id);
             }
             MissReason::Damaged(_) => {
+                state.counts.n_damaged += 1;
                 let n_bytes = state.index.remove(id).map_or(0, |it| it.file_bytes);
                 if is_writer {
                     state.room.reserved_bytes += n_bytes;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::budget::DayBudget;
 use crate::error::{Error, Miss, MissReason, ObjectDamage, Result, WriteRefusal};
 use crate::folder::{FoundFile, N_DAMAGED_KEPT, PrefixFolder};
-use crate::index::{FoundPrefix, ObjectEntry, StateNeed};
+use crate::index::{FoundPrefix, Holding, ObjectEntry, StateNeed};
 use crate::key::{ObjectId, OwnerId, PrefixNamespace};
 use crate::names::ModelName;
 use crate::reader::ObjectReader;
@@ -146,7 +146,10 @@ impl Store {
         drop(state);
         self.shared.retry_leftovers();
         for DamagedFile { file, .. } in damaged {
-            self.shared.state().room.reserved_bytes += file.n_bytes;
+            let mut state = self.shared.state();
+            state.room.reserved_bytes += file.n_bytes;
+            state.counts.n_damaged += 1;
+            drop(state);
             self.shared.set_aside(&file.path, file.n_bytes);
         }
         self.shared.trim_damaged(N_DAMAGED_KEPT);
@@ -269,7 +272,21 @@ impl Store {
         let state = self.shared.state();
         let (n_objects, n_bytes) = (state.index.len(), state.n_bytes());
         let written_today_bytes = state.day.at(now).written_bytes();
-        StoreCounts { n_objects, n_bytes, written_today_bytes, ..state.counts }
+        let StoreLimits { n_bytes_max, write_bytes_per_day } = self.shared.limits;
+        StoreCounts {
+            n_objects,
+            n_bytes,
+            n_bytes_max,
+            written_today_bytes,
+            write_bytes_per_day,
+            ..state.counts
+        }
+    }
+
+    /// Returns what the folder has for a namespace, or for its owner.
+    #[must_use]
+    pub fn holding(&self, namespace: PrefixNamespace) -> Holding {
+        self.shared.state().index.holding(namespace)
     }
 
     /// Lists all objects.

@@ -151,6 +151,7 @@ impl ObjectWriter {
 
     fn failed(&mut self, action: &'static str, error: io::Error) -> WriteRefusal {
         self.has_failed = true;
+        self.shared.state().counts.n_refused += 1;
         let error = Error::at(action, &self.part)(error);
         self.shared.count_error(error).into()
     }
@@ -261,6 +262,7 @@ fn reserve(
         let mut state = shared.state();
         state.pending.remove(&id);
         state.index.release(id.start);
+        state.counts.n_refused += 1;
     }
     reserved.map(|()| folder.part_path(part.number))
 }

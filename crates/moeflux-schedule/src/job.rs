@@ -12,6 +12,8 @@ use std::time::Duration;
 use moeflux::sample::{LogitMask, SamplerConfig};
 use moeflux::{Error, Finish, ModelText, StopStrings, TokenId};
 
+use crate::found::PromptLookup;
+
 /// The client that a job belongs to. Jobs share sessions only with jobs of the same owner, so that
 /// an owner learns nothing about the prompts of another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -159,8 +161,12 @@ pub enum Event {
     Begun {
         /// Tokens of the prompt that need no computation.
         n_cached_tokens: usize,
+        /// The tokens among them that were loaded from a drive; the others were in memory.
+        n_cached_drive_tokens: usize,
         /// The conversation that the prompt continues, if its session was dropped.
         missed: Option<Missed>,
+        /// How the prompt was looked up; `None` if it is scored and therefore read completely.
+        lookup: Option<PromptLookup>,
     },
     /// The next tokens of the prompt were scored. The first token of a prompt has no
     /// log-probability.

@@ -40,9 +40,11 @@
 //! A module names only modules above it.
 //!
 //! ```text
+//! found            what prompts find in kept and saved conversations
 //! job              what is submitted, and the events of it
 //! stats            counters
 //! shared           what the scheduler's thread and its users both see
+//! miss_rows        long prompts in a row that find almost nothing
 //! session_cache/   sessions that are kept for prompts that go on from them
 //!   worth                    what their memory saves, against that of experts
 //!   dropped                  conversations that lost theirs
@@ -58,6 +60,7 @@
 //! prefill/         a prompt that is being read
 //!   precedence               when the oldest goes first
 //!   scores                   log-probabilities of its own tokens
+//!   marks                    where a long one is saved before the rest is read
 //!   chunk                    one step of prompts, and other work between its layers
 //! scheduler/       which jobs run, and what is computed next
 //!   session_search           the session with most of some tokens
@@ -68,9 +71,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod found;
 mod job;
 mod stats;
 mod shared;
+mod miss_rows;
 mod session_cache;
 mod tracked;
 mod saved;
@@ -80,6 +85,7 @@ mod prefill;
 mod scheduler;
 mod service;
 
+pub use found::{MissRow, PromptLookup, PromptOutcome};
 pub use job::{
     DropReason, Event, Job, Masks, Missed, Owner, Progress, Refusal, Scored, Sink, Times,
 };

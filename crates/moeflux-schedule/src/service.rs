@@ -145,9 +145,7 @@ impl Service {
         let ticket = Ticket { flags: Arc::clone(&flags), commands: self.commands.clone() };
         let at = self.clock.now();
         let sink = SinkGuard(sink);
-        let (has_begun, n_scores_reported, n_overtaken) = (false, 0, 0);
-        let submitted =
-            SubmittedJob { job, sink, flags, at, has_begun, n_scores_reported, n_overtaken };
+        let submitted = SubmittedJob::new(job, sink, flags, at);
         self.shared.n_waiting.fetch_add(1, Ordering::Relaxed);
         match self.commands.send(ServiceCommand::Submit(Box::new(submitted))) {
             Ok(()) => Ok(ticket),
@@ -209,6 +207,7 @@ impl Service {
     pub fn stats(&self) -> Stats {
         let mut stats = self.shared.stats().clone();
         stats.n_waiting = self.shared.n_waiting.load(Ordering::Relaxed);
+        stats.saved = self.options.saved.as_ref().map(|saved| saved.store.counts());
         stats
     }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use moeflux::stats::{StreamStats, TierStats};
 use moeflux::{Finish, Memory, SessionRoom};
+use moeflux_prefix::StoreCounts;
 
+use crate::found::PromptOutcome;
 use crate::job::DropReason;
 
 /// Upper bounds in seconds: from a token in memory to a long prompt read from a drive.
@@ -40,12 +42,18 @@ pub struct Stats {
     pub n_dropped: [u64; DropReason::ALL.len()],
     /// Prompts that continue a session that was dropped, in the same order.
     pub n_missed: [u64; DropReason::ALL.len()],
+    /// Prompts that were looked up, by what they found, in the order of [`PromptOutcome::ALL`].
+    pub n_outcomes: [u64; PromptOutcome::ALL.len()],
+    /// What the folder of saved conversations has, and what was done there; `None` without one.
+    pub saved: Option<StoreCounts>,
     /// Bytes that all sessions take, and their limit.
     pub room: SessionRoom,
     /// Tokens of all prompts that were begun.
     pub n_prompt_tokens: u64,
-    /// The tokens among them that a kept or running session already held.
+    /// The tokens among them that needed no computation.
     pub n_cached_tokens: u64,
+    /// The tokens among those that were loaded from a drive; a session held the others.
+    pub n_cached_drive_tokens: u64,
     /// Tokens of answers.
     pub n_answer_tokens: u64,
     /// The tokens among them that a mask forced after another.
@@ -106,9 +114,12 @@ impl Default for Stats {
             kept_bytes: 0,
             n_dropped: [0; DropReason::ALL.len()],
             n_missed: [0; DropReason::ALL.len()],
+            n_outcomes: [0; PromptOutcome::ALL.len()],
+            saved: None,
             room: SessionRoom::default(),
             n_prompt_tokens: 0,
             n_cached_tokens: 0,
+            n_cached_drive_tokens: 0,
             n_answer_tokens: 0,
             n_forced_tokens: 0,
             n_ended: 0,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use moeflux::{Error, Finish};
 
+use crate::found::{NearestText, PromptLookup};
 use crate::job::{Event, Job, Missed, Owner, Scored, Sink, Times};
 use crate::session_cache::SessionOrigin;
 use crate::shared::{JobFlags, SharedState};
@@ -48,6 +49,8 @@ pub(crate) struct SubmittedJob {
     pub(crate) n_scores_reported: usize,
     /// Later jobs that began before it.
     pub(crate) n_overtaken: usize,
+    /// The conversation that was most like its prompt when its session was chosen.
+    pub(crate) nearest: Option<NearestText>,
 }
 
 /// A job that has begun.
@@ -72,6 +75,18 @@ pub(crate) struct RunningJob {
     is_silent: bool,
 }
 
+/// How a job begins.
+pub(crate) struct Beginning {
+    pub(crate) n_cached_tokens: usize,
+    pub(crate) n_cached_drive_tokens: usize,
+    pub(crate) missed: Option<Missed>,
+    /// `None` if it was looked up before, or not at all.
+    pub(crate) lookup: Option<PromptLookup>,
+    pub(crate) at: Duration,
+    /// Bytes that have been read from drives.
+    pub(crate) drive_bytes_before: u64,
+}
+
 /// All jobs that have begun.
 #[derive(Default)]
 pub(crate) struct RunningJobs {
@@ -94,10 +109,11 @@ impl RunningJobs {
     pub(crate) fn begin(
         &mut self,
         submitted: SubmittedJob,
-        (n_cached_tokens, missed): (usize, Option<Missed>),
-        (now, drive_bytes_before): (Duration, u64),
+        beginning: Beginning,
         shared: &SharedState,
     ) -> JobId {
+        let Beginning { n_cached_tokens, n_cached_drive_tokens, missed, lookup, .. } = beginning;
+        let now = beginning.at;
         let SubmittedJob { job, mut sink, flags, at, has_begun, n_scores_reported, .. } = submitted;
         shared.n_waiting.fetch_sub(1, Ordering::Relaxed);
         let (n_prompt_tokens, n_open) = (job.prompt.len(), job.n_answers);
@@ -106,11 +122,13 @@ impl RunningJobs {
             let mut stats = shared.stats();
             stats.n_prompt_tokens += n_prompt_tokens as u64;
             stats.n_cached_tokens += n_cached_tokens as u64;
+            stats.n_cached_drive_tokens += n_cached_drive_tokens as u64;
             missed.inspect(|it| stats.n_missed[it.reason as usize] += 1);
+            lookup.iter().for_each(|it| stats.n_outcomes[it.outcome as usize] += 1);
             stats.queued.add_time(now.saturating_sub(at));
             stats.prompt_tokens.add_count(n_prompt_tokens);
             drop(stats);
-            sink.0.put(Event::Begun { n_cached_tokens, missed });
+            sink.0.put(Event::Begun { n_cached_tokens, n_cached_drive_tokens, missed, lookup });
         }
         let (submitted_at, begun_at, first_token_at) = (at, now, None);
         let id = JobId(self.n_begun);
@@ -124,7 +142,7 @@ impl RunningJobs {
             n_reused: n_cached_tokens,
             is_prompt_due: false,
             first_token_at,
-            drive_bytes_before,
+            drive_bytes_before: beginning.drive_bytes_before,
             n_open,
             n_scores_reported,
             n_scores_repeated: n_scores_reported,
@@ -270,7 +288,8 @@ impl RunningJobs {
         self.n_ended += 1;
         shared.n_waiting.fetch_add(1, Ordering::Relaxed);
         let RunningJob { job, flags, sink, submitted_at: at, n_scores_reported, .. } = running_job;
-        SubmittedJob { job, sink, flags, at, has_begun: true, n_scores_reported, n_overtaken: 0 }
+        let back = SubmittedJob::new(job, sink, flags, at);
+        SubmittedJob { has_begun: true, n_scores_reported, ..back }
     }
 }
 
@@ -299,6 +318,12 @@ impl RunningJob {
 }
 
 impl SubmittedJob {
+    /// A job that was never begun.
+    pub(crate) fn new(job: Job, sink: SinkGuard, flags: Arc<JobFlags>, at: Duration) -> Self {
+        let (has_begun, n_scores_reported, n_overtaken, nearest) = (false, 0, 0, None);
+        Self { job, sink, flags, at, has_begun, n_scores_reported, n_overtaken, nearest }
+    }
+
     /// Drops a waiting job: without an error it was cancelled, with one it failed.
     pub(crate) fn drop_waiting(mut self, error: Option<Error>, shared: &SharedState) {
         shared.n_waiting.fetch_sub(1, Ordering::Relaxed);

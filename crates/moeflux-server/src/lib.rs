@@ -26,6 +26,7 @@
 //!     inbox        events of their jobs
 //!     prompt       templates and tokens
 //!     record       the line in the log
+//!     unlike       the line about prompts that find nothing
 //!     run          events of jobs to events of answers
 //!     deliver      the response, keep-alives, and the end
 //!     generate     all of these, for each dialect

@@ -6,7 +6,7 @@
 
 use moeflux::Memory;
 use moeflux::stats::{LayerExperts, LayerTime, StepTimes, StreamStats, TierStats};
-use moeflux_schedule::{ExpertsReport, State, Stats};
+use moeflux_schedule::{ExpertsReport, PromptOutcome, State, Stats};
 use serde_json::{Value as Json, json};
 
 /// What a state of the machine is made of.
@@ -36,6 +36,7 @@ pub(crate) fn json(view: &MachineView<'_>) -> Json {
         "tokens": {
             "prompt": stats.n_prompt_tokens,
             "cached": stats.n_cached_tokens,
+            "cached_drive": stats.n_cached_drive_tokens,
             "answer": stats.n_answer_tokens,
             "forced": stats.n_forced_tokens,
         },
@@ -46,6 +47,8 @@ pub(crate) fn json(view: &MachineView<'_>) -> Json {
             "bytes": stats.room.booked_bytes,
             "bytes_limit": stats.room.limit_bytes,
         },
+        "prompts": prompts(stats),
+        "saved": saved(stats),
         "memory": stats.memory.as_ref().map(|it| memory(it, *process_bytes)),
         "experts": stats.stream.as_ref().map(experts),
         "tiers": stats.tiers.as_ref().map(tiers),
@@ -53,6 +56,30 @@ pub(crate) fn json(view: &MachineView<'_>) -> Json {
             "drive_bytes_per_s": drive,
             "memory_bytes_per_s": memory,
         })),
+    })
+}
+
+/// Prompts by what they found.
+fn prompts(stats: &Stats) -> Json {
+    let counts = PromptOutcome::ALL.iter().zip(stats.n_outcomes);
+    Json::Object(counts.map(|(it, n_prompts)| (it.name().to_owned(), n_prompts.into())).collect())
+}
+
+/// The folder of saved conversations.
+fn saved(stats: &Stats) -> Json {
+    let Some(saved) = &stats.saved else { return Json::Null };
+    json!({
+        "objects": saved.n_objects,
+        "bytes": saved.n_bytes,
+        "bytes_limit": saved.n_bytes_max,
+        "written_today_bytes": saved.written_today_bytes,
+        "written_per_day_limit": saved.write_bytes_per_day,
+        "written": saved.n_written,
+        "refused": saved.n_refused,
+        "evicted": saved.n_evicted,
+        "unusable": saved.n_misses,
+        "damaged": saved.n_damaged,
+        "drive_errors": saved.n_drive_errors,
     })
 }
 

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use moeflux_schedule::{DropReason, Histogram, Stats};
+use moeflux_schedule::{DropReason, Histogram, PromptOutcome, Stats};
 
 use moeflux_wire::FailureKind;
 
@@ -60,6 +60,7 @@ pub(crate) fn text(
     tokens(&mut page, stats);
     times(&mut page, stats);
     own(&mut page, stats);
+    saved(&mut page, stats);
     model_memory(&mut page, stats);
     streamed(&mut page, stats);
     let help = "Answers in histories that were replayed as sampled.";
@@ -113,8 +114,19 @@ fn tokens(page: &mut Page, stats: &Stats) {
     page.counter("vllm:generation_tokens_total", "Answer tokens.", n_answer);
     let help = "Prompt tokens looked up in sessions.";
     page.counter("vllm:prefix_cache_queries_total", help, n_prompt);
-    let help = "Prompt tokens found in a session.";
+    let help = "Prompt tokens found in a session or on the drive.";
     page.counter("vllm:prefix_cache_hits_total", help, stats.n_cached_tokens);
+    let name = "moeflux:cached_tokens_total";
+    page.begin(name, "Prompt tokens that needed no computation, by place.", "counter");
+    let n_drive = stats.n_cached_drive_tokens;
+    for (tier, n_tokens) in [("memory", stats.n_cached_tokens - n_drive), ("drive", n_drive)] {
+        page.value(name, &format!(",tier=\"{tier}\""), n_tokens);
+    }
+    let name = "moeflux:prompts_total";
+    page.begin(name, "Prompts, by what they found of a conversation.", "counter");
+    for (outcome, n_prompts) in PromptOutcome::ALL.iter().zip(stats.n_outcomes) {
+        page.value(name, &format!(",found=\"{}\"", outcome.name()), n_prompts);
+    }
     let help = "Prompt tokens per request.";
     page.histogram("vllm:request_prompt_tokens", help, &stats.prompt_tokens);
     let help = "Tokens per answer.";
@@ -160,6 +172,36 @@ fn own(page: &mut Page, stats: &Stats) {
     page.counter("moeflux:answer_steps_total", "Steps of answers.", stats.n_steps);
     let help = "Answer tokens determined by a grammar.";
     page.counter("moeflux:forced_tokens_total", help, stats.n_forced_tokens);
+}
+
+/// The folder of saved conversations, if there is one.
+fn saved(page: &mut Page, stats: &Stats) {
+    let Some(saved) = &stats.saved else { return };
+    let gauges = [
+        ("objects", "Objects of saved conversations on the drive.", count(saved.n_objects)),
+        ("bytes", "Bytes of saved conversations on the drive.", saved.n_bytes),
+        ("bytes_limit", "Upper bound on these bytes.", saved.n_bytes_max),
+        ("written_today_bytes", "Bytes written to them today.", saved.written_today_bytes),
+        ("written_per_day_limit", "Upper bound on these bytes.", saved.write_bytes_per_day),
+    ];
+    for (name, help, value) in gauges {
+        page.gauge(&format!("moeflux:saved_{name}"), help, value);
+    }
+    let counters = [
+        ("objects_written", "Objects that were written.", saved.n_written),
+        (
+            "writes_refused",
+            "Objects not written: a bound, a full drive, an error.",
+            saved.n_refused,
+        ),
+        ("objects_evicted", "Objects that left for others.", saved.n_evicted),
+        ("objects_unusable", "Objects that could not be used.", saved.n_misses),
+        ("objects_damaged", "Files that were found damaged.", saved.n_damaged),
+        ("drive_errors", "Operations that the system refused.", saved.n_drive_errors),
+    ];
+    for (name, help, value) in counters {
+        page.counter(&format!("moeflux:saved_{name}_total"), help, value);
+    }
 }
 
 fn model_memory(page: &mut Page, stats: &Stats) {
@@ -258,6 +300,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_was_cached_is_told_by_place_and_outcome() {
+        let mut stats = Stats::default();
+        (stats.n_cached_tokens, stats.n_cached_drive_tokens) = (100, 30);
+        stats.n_outcomes = [1, 2, 3, 4, 5, 6, 7];
+        stats.saved = Some(Default::default());
+        if let Some(saved) = &mut stats.saved {
+            (saved.n_objects, saved.n_bytes_max, saved.n_refused) = (8, 9_000, 10);
+            (saved.n_misses, saved.n_damaged) = (11, 12);
+        }
+        let counts = (&ConnectionCounts::default(), &RefusalCounts::default());
+        let text = text("m", &stats, counts, 0);
+        for expected in [
+            "prefix_cache_hits_total{model_name=\"m\"} 100",
+            "cached_tokens_total{model_name=\"m\",tier=\"memory\"} 70",
+            "cached_tokens_total{model_name=\"m\",tier=\"drive\"} 30",
+            "prompts_total{model_name=\"m\",found=\"memory\"} 1",
+            "prompts_total{model_name=\"m\",found=\"drive\"} 2",
+            "prompts_total{model_name=\"m\",found=\"diverged\"} 5",
+            "prompts_total{model_name=\"m\",found=\"other_model\"} 6",
+            "prompts_total{model_name=\"m\",found=\"nothing\"} 7",
+            "saved_objects{model_name=\"m\"} 8",
+            "saved_bytes_limit{model_name=\"m\"} 9000",
+            "saved_writes_refused_total{model_name=\"m\"} 10",
+            "saved_objects_unusable_total{model_name=\"m\"} 11",
+            "saved_objects_damaged_total{model_name=\"m\"} 12",
+        ] {
+            assert!(text.contains(&format!(":{expected}\n")), "{expected}: {text}");
+        }
+    }
+
+    #[test]
     fn each_name_is_described_before_its_values() {
         let counts = (&ConnectionCounts::default(), &RefusalCounts::default());
         let text = text("a\"b", &Stats::default(), counts, 0);
@@ -273,6 +346,7 @@ mod tests {
             }
         }
         assert!(text.contains("finished_reason=\"stop\"} 0\n"), "{text}");
+        assert!(!text.contains("moeflux:saved_"), "no folder of saved conversations");
         assert!(text.contains(
             "vllm:request_queue_time_seconds_bucket{model_name=\"a\\\"b\",le=\"+Inf\"} 0"
         ));

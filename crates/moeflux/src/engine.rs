@@ -283,8 +283,8 @@ impl Engine {
 
     /// Returns bytes that name everything on which the state of sessions depends besides their
     /// tokens: model, backend, arithmetic with its version, and the shapes of layers.
-    /// What [`Session::write_positions`] and [`Session::write_recurrent`] write fits any engine
-    /// with the same.
+    /// What [`Session::write_positions`] and [`Session::write_recurrent_layer`] write fits any
+    /// engine with the same.
     #[must_use]
     pub fn state_identity(&self) -> Vec<u8> {
         identity(&self.runtime)

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moeflux_prefix::{
-    FoundPrefix, Miss, NewObject, ObjectId, ObjectKind, OwnerId, PrefixFolder, PrefixNamespace,
-    PruneRule, StateNeed, Store, StoreLimits, StoreRole, WriteRefusal,
+    FoundPrefix, Holding, Miss, NewObject, ObjectId, ObjectKind, OwnerId, PrefixFolder,
+    PrefixNamespace, PruneRule, StateNeed, Store, StoreLimits, StoreRole, WriteRefusal,
 };
 use moeflux_testing::examples;
 use moeflux_testing::random::{Rng, seeds};
@@ -114,6 +114,7 @@ fn a_changed_byte_of_any_part_is_a_miss_and_the_file_is_set_aside() {
         assert_eq!(store.find(namespace(), &tokens, StateNeed::NoState), FoundPrefix::default());
         let damaged = fs::read_dir(root.path().join("cache/damaged")).unwrap().count();
         assert_eq!(damaged, (nth + 1).min(8), "at byte {place}");
+        assert_eq!(store.counts().n_damaged, nth as u64 + 1);
     }
 }
 
@@ -305,8 +306,31 @@ fn a_day_has_its_bytes_also_after_a_restart() {
     );
     clock.set(19_000 * day);
     write(5).unwrap_err();
+    let store = open_at(root.path(), limits, &clock);
+    put(&store, &segment(&[5], 0, 0), b"").unwrap_err();
+    let counts = store.counts();
+    assert_eq!((counts.n_refused, counts.n_written, counts.n_objects), (1, 0, 4));
+    assert_eq!((counts.n_bytes_max, counts.write_bytes_per_day), (LIMITS.n_bytes_max, 20_000));
+    drop(store);
     clock.set(19_001 * day);
     assert_eq!(write(5).unwrap(), 4096);
+}
+
+#[test]
+fn objects_of_other_models_are_told_apart() {
+    let root = TempDir::new();
+    let store = open(root.path(), LIMITS);
+    let of = |identity: &[u8], owner| PrefixNamespace::new(identity, owner);
+    let key = store.owner("a key").unwrap();
+    assert_eq!(store.holding(namespace()), Holding::Nothing);
+    let other = NewObject { namespace: of(b"other", key), ..segment(&[1], 0, 1) };
+    put(&store, &other, b"x").unwrap();
+    assert_eq!(store.holding(of(b"test", key)), Holding::OtherOnly);
+    assert_eq!(store.holding(namespace()), Holding::Nothing, "of another owner");
+    put(&store, &NewObject { namespace: of(b"test", key), ..segment(&[1], 0, 1) }, b"x").unwrap();
+    assert_eq!(store.holding(of(b"test", key)), Holding::Objects);
+    store.prune(PruneRule::All).unwrap();
+    assert_eq!(store.holding(of(b"test", key)), Holding::Nothing);
 }
 
 #[test]

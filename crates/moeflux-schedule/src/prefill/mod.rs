@@ -4,6 +4,7 @@
 
 pub(crate) mod precedence;
 pub(crate) mod scores;
+mod marks;
 pub(crate) mod chunk;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use moeflux::step::{Feed, LongerSteps, Wanted};
 use moeflux::{Session, TokenId};
 
+use crate::prefill::marks::SaveMarks;
 use crate::shared::JobFlags;
 use crate::tracked::{JobId, RunningJob};
 
@@ -47,10 +49,7 @@ pub(crate) struct Prefill {
     n_best: Option<usize>,
     /// Makes steps longer while it exists.
     longer: Option<LongerSteps>,
-    /// The distance of the places up to which it is saved on a drive before the rest is read.
-    mark_every: Option<usize>,
-    /// The last of these places that was reached.
-    mark: usize,
+    marks: SaveMarks,
     /// Checkpoints of the running step.
     step_checkpoints: Vec<usize>,
 }
@@ -112,8 +111,7 @@ impl Prefill {
             scores: false,
             n_best,
             longer,
-            mark_every: mark_every.filter(|_| !job.scores_prompt),
-            mark: n_cached,
+            marks: SaveMarks::new(mark_every.filter(|_| !job.scores_prompt), n_cached),
             step_checkpoints: Vec::new(),
         }
     }
@@ -156,7 +154,7 @@ impl Prefill {
         let n_done = self.n_done();
         let makes_difference = self.outline.checkpoints.iter().any(|position| *position > n_done);
         self.outline.checkpoints.clear();
-        self.mark_every.take().is_some() || makes_difference
+        self.marks.end() || makes_difference
     }
 
     /// Feeds the next rows.
@@ -178,7 +176,7 @@ impl Prefill {
         let end = begin + n_rows;
         let Outline { prompt, checkpoints, .. } = &self.outline;
         self.step_checkpoints.clear();
-        let of_step = checkpoints.iter().copied().chain(self.mark_within(end));
+        let of_step = checkpoints.iter().copied().chain(self.marks.advance(end));
         self.step_checkpoints.extend(of_step.filter(|at| (begin + 1..=end).contains(at)));
         self.step_checkpoints.sort_unstable();
         self.step_checkpoints.dedup();
@@ -193,23 +191,16 @@ impl Prefill {
             .checkpoints(&self.step_checkpoints)
     }
 
-    /// Returns the last of the places up to `n_tokens` that are saved before the rest is read.
-    fn mark_within(&self, n_tokens: usize) -> Option<usize> {
-        let mark_every = self.mark_every?;
-        let mark = n_tokens / mark_every * mark_every;
-        (mark >= self.mark.saturating_add(mark_every)).then_some(mark)
-    }
-
-    /// Returns the last such place that was read, if it was not saved.
+    /// Returns the place up to which it is to be saved now, before the rest is read.
     pub(crate) fn unsaved_mark(&self, is_recurrent: bool) -> Option<usize> {
-        let mark = self.mark_within(self.n_done())?;
+        let mark = self.marks.due().filter(|mark| *mark <= self.n_done())?;
         let has_state = !is_recurrent || self.session.checkpoints().contains(&mark);
         has_state.then_some(mark)
     }
 
     /// Records that such a place was saved, or is not to be.
     pub(crate) fn end_mark(&mut self, mark: usize) {
-        self.mark = mark;
+        self.marks.set_saved();
         // Its state is on the drive; the memory is for places where prompts branch off.
         if !self.outline.checkpoints.contains(&mark) {
             self.session.forget(mark);

@@ -1,7 +1,7 @@
 //! The thread that reads and writes saved parts, so that steps never wait for a drive.
 //!
-//! **Invariant:** reads go first, because prompts wait for them. An object is written whole, from
-//! memory, or not at all; at most one waits.
+//! **Invariant:** reads go first, because prompts wait for them. An object is written block by
+//! block; at most one block waits, and an object that gets no further block leaves nothing.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write as _};
@@ -13,16 +13,16 @@ use std::time::Duration;
 use moeflux::clock::{Clock as _, RealClock};
 use moeflux::{CopyBooking, Error, Result};
 use moeflux_prefix::{
-    FoundPrefix, NewObject, ObjectId, PrefixNamespace, Store, StoreRole, WriteRefusal,
+    FoundPrefix, NewObject, ObjectId, ObjectWriter, PrefixNamespace, Store, StoreRole, WriteRefusal,
 };
 
 use crate::saved::object::SavedPart;
 
-/// A part that a session loads: of a number of positions, or the recurrent state.
+/// A part that a session loads: of a number of positions, or the state of a recurrent layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PartKind {
     Positions(usize),
-    Recurrent,
+    RecurrentLayer,
 }
 
 /// A part that was read, or why it cannot be used.
@@ -51,14 +51,23 @@ pub(crate) struct WriteTask {
     /// All tokens up to its end.
     pub(crate) tokens: Vec<u32>,
     pub(crate) saved_ms: u64,
-    pub(crate) payload: Vec<u8>,
+    pub(crate) payload_bytes: u64,
+}
+
+/// A block of an object.
+pub(crate) struct WriteBlock {
+    /// The object that begins with this block; an unfinished one ends. `None`: the last one
+    /// continues.
+    pub(crate) begins: Option<WriteTask>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) is_last: bool,
     /// `None` if its memory was booked ahead.
     pub(crate) _booking: Option<CopyBooking>,
 }
 
-/// What is to be written: an object, or the lock that allows it.
+/// What is to be done: a block, or the lock that allows it.
 enum Write {
-    Object(WriteTask),
+    Block(WriteBlock),
     Lock,
 }
 
@@ -104,7 +113,7 @@ struct SharedQueue {
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
-/// A handle of the thread. Dropping it waits until the object that is waiting was written.
+/// A handle of the thread. Dropping it waits until the block that is waiting was written.
 pub(crate) struct DriveThread {
     shared: Arc<SharedQueue>,
     thread: Option<JoinHandle<()>>,
@@ -151,7 +160,7 @@ impl DriveThread {
         self.shared.tasks().progress == WriteProgress::Writing
     }
 
-    /// Returns what became of the last object; a refusal is returned once.
+    /// Returns what became of the last block; a refusal is returned once.
     pub(crate) fn take_progress(&self) -> WriteProgress {
         let mut tasks = self.shared.tasks();
         let progress = tasks.progress;
@@ -161,9 +170,9 @@ impl DriveThread {
         progress
     }
 
-    /// Writes an object. None may be waiting.
-    pub(crate) fn write(&self, task: WriteTask) {
-        self.begin(Write::Object(task));
+    /// Writes a block. None may be waiting.
+    pub(crate) fn write(&self, block: WriteBlock) {
+        self.begin(Write::Block(block));
     }
 
     /// Becomes the process that writes to the folder, if there is none. Nothing may be waiting.
@@ -173,7 +182,7 @@ impl DriveThread {
 
     fn begin(&self, write: Write) {
         let mut tasks = self.shared.tasks();
-        assert!(tasks.progress != WriteProgress::Writing, "one object is written at a time");
+        assert!(tasks.progress != WriteProgress::Writing, "one block is written at a time");
         if tasks.end == ThreadEndState::IsOver {
             tasks.progress = WriteProgress::Refused;
             return;
@@ -224,6 +233,7 @@ impl SharedQueue {
     }
 
     fn run(&self) {
+        let mut writer = None;
         let mut tasks = self.tasks();
         loop {
             if let Some(read) = tasks.reads.pop_front() {
@@ -236,7 +246,7 @@ impl SharedQueue {
             } else if let Some(write) = tasks.write.take() {
                 drop(tasks);
                 let written = match &write {
-                    Write::Object(task) => self.write(task).map(|()| true),
+                    Write::Block(block) => self.write(block, &mut writer).map(|()| true),
                     Write::Lock => Ok(self.take_over()),
                 };
                 drop(write);
@@ -285,24 +295,42 @@ impl SharedQueue {
         self.store.try_take_over().is_ok_and(|role| role == StoreRole::Writer)
     }
 
-    /// Writes an object. Returns why it could not be written.
-    fn write(&self, task: &WriteTask) -> std::result::Result<(), String> {
-        let WriteTask { namespace, part, tokens, saved_ms, payload, .. } = task;
+    /// Writes a block. Returns why it could not be written. Blocks of an object that is there
+    /// already are left out.
+    fn write(
+        &self,
+        block: &WriteBlock,
+        unfinished: &mut Option<ObjectWriter>,
+    ) -> std::result::Result<(), String> {
+        if let Some(task) = &block.begins {
+            *unfinished = None;
+            *unfinished = self.begin(task)?;
+        }
+        let Some(mut writer) = unfinished.take() else { return Ok(()) };
+        writer.write_all(&block.bytes).map_err(|error| error.to_string())?;
+        if block.is_last {
+            return writer.commit().map(drop).map_err(|refusal| refusal.to_string());
+        }
+        *unfinished = Some(writer);
+        Ok(())
+    }
+
+    /// Begins an object, unless it is there already.
+    fn begin(&self, task: &WriteTask) -> std::result::Result<Option<ObjectWriter>, String> {
+        let WriteTask { namespace, part, tokens, saved_ms, payload_bytes } = task;
         let begun = self.store.begin(&NewObject {
             namespace: *namespace,
             kind: part.kind,
             tokens,
             first: part.first,
-            payload_bytes: payload.len() as u64,
+            payload_bytes: *payload_bytes,
             saved_ms: *saved_ms,
         });
-        let mut writer = match begun {
-            Ok(writer) => writer,
-            Err(WriteRefusal::AlreadyThere) => return Ok(()),
-            Err(refusal) => return Err(refusal.to_string()),
-        };
-        writer.write_all(payload).map_err(|error| error.to_string())?;
-        writer.commit().map(drop).map_err(|refusal| refusal.to_string())
+        match begun {
+            Ok(writer) => Ok(Some(writer)),
+            Err(WriteRefusal::AlreadyThere) => Ok(None),
+            Err(refusal) => Err(refusal.to_string()),
+        }
     }
 }
 

@@ -21,7 +21,11 @@ pub(crate) enum LoadProgress {
     /// A part was loaded.
     Took,
     /// The session has the saved tokens, or is as it was if they cannot be used.
-    Ended(Session),
+    Ended {
+        session: Session,
+        /// Tokens that were loaded: 0 if they cannot be used.
+        n_loaded: usize,
+    },
 }
 
 impl SessionLoad {
@@ -41,7 +45,7 @@ impl SessionLoad {
             let mut bytes = &bytes[..];
             let loaded = match kind {
                 PartKind::Positions(n) => parts.positions(n, &mut bytes),
-                PartKind::Recurrent => parts.recurrent(&mut bytes),
+                PartKind::RecurrentLayer => parts.recurrent_layer(&mut bytes),
             };
             loaded.map_err(|error| error.to_string())
         });
@@ -58,14 +62,15 @@ impl SessionLoad {
 
     fn end(&mut self, problem: Option<String>) -> LoadProgress {
         let parts = self.parts.take().expect("a load ends once");
+        let n_loaded = parts.n_loaded();
         let (session, problem) = match problem {
             Some(problem) => (parts.give_up(), problem),
             None => match parts.finish() {
-                Ok(session) => return LoadProgress::Ended(session),
+                Ok(session) => return LoadProgress::Ended { session, n_loaded },
                 Err(failure) => (failure.session, failure.error.to_string()),
             },
         };
         tracing::warn!(problem, "a saved conversation cannot be used and is read again");
-        LoadProgress::Ended(session)
+        LoadProgress::Ended { session, n_loaded: 0 }
     }
 }

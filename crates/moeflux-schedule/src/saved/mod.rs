@@ -18,13 +18,15 @@ use std::time::Duration;
 
 use moeflux::{CopyBooking, Engine, Result, Session, TokenId};
 use moeflux_prefix::{
-    FoundPrefix, ObjectKind, OwnerId, PrefixNamespace, StateNeed, Store, StoreRole,
+    FoundPrefix, Holding, ObjectKind, OwnerId, PrefixNamespace, StateNeed, Store, StoreRole,
 };
 
 use crate::job::Owner;
-use crate::saved::drive::{DriveThread, PartKind, ReadObject, ReadTask, WriteProgress, WriteTask};
+use crate::saved::drive::{
+    DriveThread, PartKind, ReadObject, ReadTask, WriteBlock, WriteProgress, WriteTask,
+};
 use crate::saved::load::SessionLoad;
-use crate::saved::object::{SEGMENT_POSITIONS, SavedPart, SessionOutline, numbers};
+use crate::saved::object::{SavedPart, SessionOutline, numbers};
 use crate::session_cache::{SaveState, SessionId, UnsavedSession};
 use crate::tracked::JobId;
 
@@ -34,7 +36,7 @@ const BLOCK_POSITIONS: usize = 256;
 /// Blocks that are read ahead of the one that is loaded.
 const N_BLOCKS_AHEAD: usize = 2;
 
-/// Memory for one object is booked ahead if it is at most this part of the memory of sessions.
+/// Memory for one block is booked ahead if it is at most this part of the memory of sessions.
 const RESERVE_PART: u64 = 8;
 
 /// Returns the id of an owner's conversations; `None` if they are not saved.
@@ -103,7 +105,7 @@ pub(crate) struct SavedSessions<'e> {
     saved: SavedConversations,
     drive: DriveThread,
     copy: Option<SessionCopy>,
-    /// Memory for the largest object, so that sessions can be saved when there is none left.
+    /// Memory for the largest block, so that sessions can be saved when there is none left.
     reserve: Option<CopyBooking>,
 }
 
@@ -115,8 +117,8 @@ struct SessionCopy {
     namespace: PrefixNamespace,
     /// What is left to copy. Decided once: what leaves the store meanwhile is not written again.
     parts: VecDeque<SavedPart>,
-    /// The payload of the first part so far.
-    payload: Option<(Vec<u8>, Option<CopyBooking>)>,
+    /// Blocks of the first part that were copied.
+    n_blocks: usize,
 }
 
 impl<'e> SavedSessions<'e> {
@@ -131,18 +133,21 @@ impl<'e> SavedSessions<'e> {
         Ok(Self { engine, identity, saved, drive, copy, reserve })
     }
 
-    /// Books memory for the largest object, unless that is much of what sessions may have. Later
+    /// Books memory for the largest block, unless that is much of what sessions may have. Later
     /// there may be none left.
     fn book_reserve(&mut self, session: &Session) {
-        if self.reserve.is_some() {
-            return;
-        }
-        let segment_bytes = self.position_bytes() * SEGMENT_POSITIONS;
-        let n_bytes = segment_bytes.max(self.state_bytes()) as u64;
+        let Ok(n_bytes) = self.block_bytes(session) else { return };
         let room_bytes = self.engine.session_room().limit_bytes;
-        if room_bytes.is_none_or(|it| n_bytes <= it / RESERVE_PART) {
+        let is_much = room_bytes.is_some_and(|it| n_bytes > it / RESERVE_PART);
+        if self.reserve.is_none() && !is_much {
             self.reserve = session.book_copy(n_bytes).ok();
         }
+    }
+
+    /// Returns the bytes of the largest block.
+    fn block_bytes(&self, session: &Session) -> Result<u64> {
+        let of_layers = session.recurrent_layers()?.into_iter().max().unwrap_or(0);
+        Ok(of_layers.max(self.position_bytes() * BLOCK_POSITIONS) as u64)
     }
 
     /// Returns the distance of the places in a long prompt that are saved before the rest is read.
@@ -154,13 +159,15 @@ impl<'e> SavedSessions<'e> {
         (self.saved.owners)(owner).map(|owner| PrefixNamespace::new(&self.identity, owner))
     }
 
+    /// Returns what the folder has of an owner.
+    pub(crate) fn holding(&self, owner: Owner) -> Holding {
+        let holding = |namespace| self.saved.store.holding(namespace);
+        self.namespace(owner).map_or(Holding::Nothing, holding)
+    }
+
     fn position_bytes(&self) -> usize {
         let n_bytes = self.engine.memory().session_bytes_per_position;
         usize::try_from(n_bytes).unwrap_or(usize::MAX)
-    }
-
-    fn state_bytes(&self) -> usize {
-        usize::try_from(self.engine.memory().session_fixed_bytes).unwrap_or(usize::MAX)
     }
 
     /// Begins to load what was saved of a prompt, if it is worth more than the tokens that the
@@ -183,9 +190,8 @@ impl<'e> SavedSessions<'e> {
         let Ok((first, objects)) = self.objects_after(&found, &mut session) else {
             return Err(session);
         };
-        let n_state = if found.state.is_some() { self.state_bytes() } else { 0 };
-        let block_bytes = self.position_bytes() * BLOCK_POSITIONS;
-        let ahead_bytes = (n_state + (N_BLOCKS_AHEAD + 2) * block_bytes) as u64;
+        let Ok(block_bytes) = self.block_bytes(&session) else { return Err(session) };
+        let ahead_bytes = (N_BLOCKS_AHEAD as u64 + 2) * block_bytes;
         let Ok(booking) = session.book_copy(ahead_bytes) else { return Err(session) };
         let tokens = prompt[first..found.n_tokens].to_vec();
         let parts = session.load_parts(tokens).map_err(|failure| failure.session)?;
@@ -219,7 +225,8 @@ impl<'e> SavedSessions<'e> {
         }
         session.truncate(first)?;
         if let Some(state) = found.state {
-            let parts = vec![(PartKind::Recurrent, self.state_bytes())];
+            let layers = session.recurrent_layers()?.into_iter();
+            let parts = layers.map(|n_bytes| (PartKind::RecurrentLayer, n_bytes)).collect();
             objects.push(ReadObject { id: state, parts });
         }
         Ok((first, objects))
@@ -321,7 +328,7 @@ impl<'e> SavedSessions<'e> {
         let cuts = origin.split_points;
         let outline = SessionOutline { namespace, tokens, cuts, states, n_tokens_min };
         let parts = outline.missing(&self.saved.store).into();
-        Some(SessionCopy { of, n_tokens, namespace, parts, payload: None })
+        Some(SessionCopy { of, n_tokens, namespace, parts, n_blocks: 0 })
     }
 
     /// Copies a block of a part. Returns the end of the copy if the session is there no longer, or
@@ -332,41 +339,49 @@ impl<'e> SavedSessions<'e> {
         part: SavedPart,
         sessions: &mut dyn SavableSessions,
     ) -> Result<Option<SaveState>> {
-        let n_bytes = self.payload_bytes(part);
         let saved_ms = sessions.prompt_ms(part.n_spared);
         let refused = Ok(Some(SaveState::Refused));
         let Some(session) = sessions.session_mut(copy.of) else { return refused };
-        let (mut payload, booking) = match copy.payload.take() {
-            Some(payload) => payload,
-            // What was booked ahead is free: the last object has been written.
-            None if self.reserve.is_some() => (Vec::with_capacity(n_bytes), None),
-            None => match session.book_copy(n_bytes as u64) {
-                Ok(booking) => (Vec::with_capacity(n_bytes), Some(booking)),
+        let booking = match &self.reserve {
+            // What was booked ahead is free: the last block has been written.
+            Some(_) => None,
+            None => match session.book_copy(self.block_bytes(session)?) {
+                Ok(booking) => Some(booking),
                 Err(_) => return refused,
             },
         };
-        if part.kind == ObjectKind::State {
-            session.write_recurrent(part.end, &mut payload)?;
+        let idx = copy.n_blocks;
+        let (namespace, payload_bytes) = (copy.namespace, self.payload_bytes(part));
+        let begins = (idx == 0).then(|| WriteTask {
+            namespace,
+            part,
+            tokens: numbers(&session.tokens()[..part.end]),
+            saved_ms,
+            payload_bytes,
+        });
+        let mut bytes = Vec::new();
+        let n_blocks = if part.kind == ObjectKind::State {
+            session.write_recurrent_layer(part.end, idx, &mut bytes)?;
+            session.recurrent_layers()?.len()
         } else {
-            let first = part.first + payload.len() / self.position_bytes().max(1);
-            session.write_positions(first..part.end.min(first + BLOCK_POSITIONS), &mut payload)?;
+            let first = part.first + idx * BLOCK_POSITIONS;
+            session.write_positions(first..part.end.min(first + BLOCK_POSITIONS), &mut bytes)?;
+            (part.end - part.first).div_ceil(BLOCK_POSITIONS)
+        };
+        let is_last = idx + 1 == n_blocks;
+        self.drive.write(WriteBlock { begins, bytes, is_last, _booking: booking });
+        copy.n_blocks = if is_last { 0 } else { idx + 1 };
+        if is_last {
+            copy.parts.pop_front();
         }
-        if payload.len() < n_bytes {
-            copy.payload = Some((payload, booking));
-            return Ok(None);
-        }
-        copy.parts.pop_front();
-        let (namespace, tokens) = (copy.namespace, numbers(&session.tokens()[..part.end]));
-        let task = WriteTask { namespace, part, tokens, saved_ms, payload, _booking: booking };
-        self.drive.write(task);
         Ok(None)
     }
 
-    fn payload_bytes(&self, part: SavedPart) -> usize {
+    fn payload_bytes(&self, part: SavedPart) -> u64 {
         if part.kind == ObjectKind::State {
-            return self.state_bytes();
+            return self.engine.memory().session_fixed_bytes;
         }
-        (part.end - part.first) * self.position_bytes()
+        ((part.end - part.first) * self.position_bytes()) as u64
     }
 
     /// Whether sessions are still to be saved.

@@ -13,7 +13,7 @@ use crate::job::Job;
 use crate::prefill::{Outline, Prefill, Terms};
 use crate::saved::SavedSessions;
 use crate::session_cache::n_shared;
-use crate::tracked::SubmittedJob;
+use crate::tracked::{Beginning, SubmittedJob};
 
 /// A prompt with at most this many tokens left is short. Where experts are in memory, short prompts
 /// share a step of at most this many rows; longer ones gain nothing from sharing, and would wait
@@ -138,7 +138,9 @@ impl Scheduler<'_> {
         }
         let next = self.next_waiting(n_left_max);
         let Some(idx) = next.filter(|_| !self.is_outdated()) else { return false };
-        let submitted = self.waiting.remove(idx).expect("its place was just found");
+        let mut submitted = self.waiting.remove(idx).expect("its place was just found");
+        // The session that is chosen may be cut.
+        submitted.nearest = self.nearest(SessionRequest::prompt_of(&submitted.job));
         match self.session_for(SessionRequest::prompt_of(&submitted.job)) {
             Ok(session) => {
                 self.waiting.iter_mut().take(idx).for_each(|it| it.n_overtaken += 1);
@@ -221,21 +223,34 @@ impl Scheduler<'_> {
         };
         match load {
             Ok(load) => self.loads.push((submitted, load)),
-            Err(session) => self.begin(submitted, session),
+            Err(session) => self.begin(submitted, session, None),
         }
     }
 
-    pub(super) fn begin(&mut self, submitted: SubmittedJob, session: Session) {
-        let now = self.context.clock.now();
+    /// Begins a job with a session, `n_loaded` of whose tokens were loaded from a drive; `None` if
+    /// there was nothing to load.
+    pub(super) fn begin(
+        &mut self,
+        submitted: SubmittedJob,
+        session: Session,
+        n_loaded: Option<usize>,
+    ) {
         let Job { owner, prompt, scores_prompt, .. } = &submitted.job;
         let n_cached = session.tokens().len();
         let session_cache = &mut self.answers.session_cache;
         let missed =
             if *scores_prompt { None } else { session_cache.missed(*owner, prompt, n_cached) };
         let terms = self.terms(self.n_best(&submitted.job), prompt.len() - n_cached);
-        let at = (now, self.context.drive_bytes());
-        let shared = self.context.shared;
-        let id = self.answers.jobs.begin(submitted, (n_cached, missed), at, shared);
+        let lookup = self.look_up(&submitted, (n_cached, n_loaded), missed);
+        let beginning = Beginning {
+            n_cached_tokens: n_cached,
+            n_cached_drive_tokens: n_loaded.unwrap_or(0),
+            missed,
+            lookup,
+            at: self.context.clock.now(),
+            drive_bytes_before: self.context.drive_bytes(),
+        };
+        let id = self.answers.jobs.begin(submitted, beginning, self.context.shared);
         self.prefills.push(Prefill::new(id, self.answers.jobs.of(id), session, terms));
     }
 

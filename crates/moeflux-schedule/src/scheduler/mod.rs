@@ -20,6 +20,7 @@ use moeflux::{Error, SessionRoom};
 use crate::answers::parked::{RecomputeRequest, Unparked};
 use crate::answers::{Answers, Context};
 use crate::job::{Job, Owner};
+use crate::miss_rows::MissRows;
 use crate::prefill::chunk::Balance;
 use crate::prefill::precedence::Precedence;
 use crate::prefill::{Outline, Prefill, PrefillId};
@@ -64,6 +65,7 @@ pub(crate) struct Scheduler<'e> {
     save_pace: SavePace,
     /// Jobs whose sessions are being loaded from a drive.
     loads: Vec<(SubmittedJob, SessionLoad)>,
+    miss_rows: MissRows,
     n_pushed: u64,
     /// Prompts outside the running step, oldest first.
     prefills: Vec<Prefill>,
@@ -106,6 +108,7 @@ impl<'e> Scheduler<'e> {
             saved,
             save_pace: SavePace::default(),
             loads: Vec::new(),
+            miss_rows: MissRows::default(),
             n_pushed: 0,
             prefills: Vec::new(),
             under_way: Vec::new(),
@@ -262,9 +265,9 @@ impl<'e> Scheduler<'e> {
                     has_any = true;
                     self.loads.push((submitted, load));
                 }
-                LoadProgress::Ended(session) => {
+                LoadProgress::Ended { session, n_loaded } => {
                     has_any = true;
-                    self.begin(submitted, session);
+                    self.begin(submitted, session, Some(n_loaded));
                 }
             }
         }

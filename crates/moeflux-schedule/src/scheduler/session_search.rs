@@ -3,11 +3,16 @@
 //! **Invariant:** a session holds tokens of its own owner only.
 
 use moeflux::{Error, Result, Session, TokenId};
+use moeflux_prefix::Holding;
 
 use super::Scheduler;
-use crate::job::{Job, Owner};
+use crate::answers::Answers;
+use crate::found::{LookupFacts, NearestText, PromptLookup, PromptOutcome};
+use crate::job::{Job, Missed, Owner};
+use crate::miss_rows::LookedUpPrompt;
 use crate::prefill::Prefill;
 use crate::session_cache::{PrefixMatch, SessionOrigin, fork_at, longest_match};
+use crate::tracked::SubmittedJob;
 
 /// A request for a session: tokens, of which it may hold the first already.
 #[derive(Clone, Copy)]
@@ -58,6 +63,48 @@ impl Scheduler<'_> {
             longest_match(sessions, owner, tokens).map(|it| (SessionSource::Prefill, it));
         let found = [cached, answers, prefills].into_iter().flatten();
         found.reduce(|best, it| if it.1.n_tokens > best.1.n_tokens { it } else { best })
+    }
+
+    /// Returns the conversation in memory that shares most of the tokens.
+    pub(super) fn nearest(&self, request: SessionRequest<'_>) -> Option<NearestText> {
+        let whole = |owner: Owner, text| (owner, text, usize::MAX);
+        let Answers { session_cache, jobs, .. } = &self.answers;
+        let answers = self.answers.sessions().map(|(owner, it)| whole(owner, it.tokens()));
+        let prefills = self.prefills.iter();
+        let prefills = prefills.map(|it| whole(jobs.owner(it.job), &it.outline.prompt));
+        let in_step = self.under_way.iter().map(|it| whole(it.owner, &it.outline.prompt));
+        let all = session_cache.texts().chain(answers).chain(prefills).chain(in_step);
+        let own = all.filter(|(owner, ..)| *owner == request.owner);
+        NearestText::of(own.map(|(_, text, continues_from)| (text, continues_from)), request.tokens)
+    }
+
+    /// Decides what a prompt has found, unless that was done before or its tokens are scored.
+    pub(super) fn look_up(
+        &mut self,
+        submitted: &SubmittedJob,
+        (n_cached, n_loaded): (usize, Option<usize>),
+        missed: Option<Missed>,
+    ) -> Option<PromptLookup> {
+        let SubmittedJob { job: Job { owner, prompt, scores_prompt, .. }, nearest, .. } = submitted;
+        if *scores_prompt || submitted.has_begun {
+            return None;
+        }
+        let nearest = nearest.as_ref();
+        let holding = self.saved.as_ref().map_or(Holding::Nothing, |it| it.holding(*owner));
+        let is_missed = missed.is_some();
+        let facts = LookupFacts { n_cached, n_loaded, is_missed, nearest, holding };
+        let outcome = PromptOutcome::of(facts);
+        let looked_up = LookedUpPrompt {
+            owner: *owner,
+            n_tokens: prompt.len(),
+            n_cached,
+            outcome,
+            nearest,
+            is_comparable: nearest.is_some() || holding == Holding::Objects,
+        };
+        let row = self.miss_rows.count(&looked_up, self.context.clock.now());
+        let (n_shared, n_nearest) = nearest.map_or((0, 0), |it| (it.n_shared, it.n_tokens));
+        Some(PromptLookup { outcome, n_shared, n_nearest, row })
     }
 
     /// Returns a session with room for the tokens, possibly with some of them in it. If there is no

@@ -227,18 +227,9 @@ impl SimulatedMachine {
             all.push(Arc::clone(&log));
             let flags = Arc::new(JobFlags::new(job.n_answers, job.prompt.len()));
             let sink = SinkGuard(Box::new(JobRecorder(log, clock.clone())));
-            let (has_begun, n_scores_reported, n_overtaken) = (false, 0, 0);
             shared.n_open.fetch_add(1, Ordering::Relaxed);
             shared.n_waiting.fetch_add(1, Ordering::Relaxed);
-            coming.push_back(SubmittedJob {
-                job,
-                sink,
-                flags,
-                at,
-                has_begun,
-                n_scores_reported,
-                n_overtaken,
-            });
+            coming.push_back(SubmittedJob::new(job, sink, flags, at));
         }
         loop {
             let mut job_source = || coming.pop_front_if(|it| it.at <= clock.now());

@@ -258,6 +258,12 @@ impl SessionCache {
         Ok(session)
     }
 
+    /// Returns the tokens of all sessions, with the number of them from which on a prompt continues
+    /// the conversation.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (Owner, &[TokenId], usize)> {
+        self.entries.iter().map(|it| (it.owner, it.session.tokens(), it.continues_from))
+    }
+
     /// Returns the session that was kept first of those that are to be saved.
     pub(crate) fn unsaved(&self) -> Option<UnsavedSession<'_, SessionId>> {
         let due = self.entries.iter().find(|entry| entry.save_state == SaveState::Due);

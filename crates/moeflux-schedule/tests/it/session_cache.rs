@@ -5,7 +5,9 @@ use std::sync::Arc;
 use moeflux::clock::VirtualClock;
 use moeflux::step::{Feed, StepOutput, step};
 use moeflux::{Engine, TokenId};
-use moeflux_schedule::{DropReason, Job, KeptLimits, Missed, Options, Owner, Service};
+use moeflux_schedule::{
+    DropReason, Job, KeptLimits, Missed, Options, Owner, PromptOutcome, Service,
+};
 
 use crate::support::{
     ATTENTION, BLOCK, DEMO, RECURRENT, ReferenceModel, TestJob, leave_room, wait_until,
@@ -105,6 +107,7 @@ fn the_last_conversation_of_each_owner_goes_last() {
     assert_eq!((n_cached, missed), (0, Some(expected)));
     let stats = service.stats();
     assert_eq!(stats.n_missed[DropReason::Count as usize], 1);
+    assert_eq!(stats.n_outcomes[PromptOutcome::Dropped as usize], 1);
     assert!(stats.n_dropped[DropReason::Count as usize] >= 2, "{:?}", stats.n_dropped);
 }
 
@@ -251,4 +254,32 @@ fn memory_moves_between_kept_sessions_and_experts() {
     let missed = Missed { n_tokens: 598, reason: DropReason::Experts };
     assert_eq!((outcome.n_cached, outcome.missed), (Some(0), Some(missed)));
     assert_eq!(outcome.answers, [answer(&first)]);
+}
+
+#[test]
+fn a_prompt_says_what_it_found() {
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let service = service(model, KeptLimits::default());
+        let found = |owner, prompt: Vec<TokenId>| {
+            let split_points = vec![prompt.len() - 2];
+            let job = Job { owner: Owner(owner), split_points, ..model.job(prompt, 5) };
+            let lookup = TestJob::new(&service, job).end().lookup.unwrap();
+            wait_until("the job to be over", || service.is_idle());
+            (lookup.outcome, lookup.n_shared)
+        };
+        let first = tokens(200, 1);
+        let then = |prompt: &[TokenId], seed| [prompt, &tokens(20, seed)].concat();
+        assert_eq!(found(0, first.clone()), (PromptOutcome::Nothing, 0));
+        let (outcome, n_shared) = found(0, then(&first, 2));
+        assert!(outcome == PromptOutcome::Memory && n_shared >= 200, "{n_shared}");
+        let (outcome, n_shared) = found(0, then(&first[..100], 3));
+        assert!(outcome == PromptOutcome::Diverged && n_shared >= 100, "{n_shared}");
+        assert!(n_shared < 110, "{n_shared}");
+        assert_eq!(found(1, then(&first, 2)).0, PromptOutcome::Nothing, "another owner's");
+        let stats = service.stats();
+        let of = |outcome: PromptOutcome| stats.n_outcomes[outcome as usize];
+        let counts = [PromptOutcome::Memory, PromptOutcome::Diverged, PromptOutcome::Nothing];
+        assert_eq!((counts.map(of), stats.n_outcomes.iter().sum()), ([1, 1, 2], 4));
+        assert!(stats.saved.is_none());
+    }
 }

@@ -13,7 +13,9 @@ use moeflux::provider::model::Model;
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
 use moeflux::sample::{LogitMask, SamplerConfig};
 use moeflux::{Engine, EngineBuilder, Error, Finish, ModelText, ReadWay, StopStrings, TokenId};
-use moeflux_schedule::{Event, Job, Masks, Missed, Options, Owner, Scored, Service, Sink, Ticket};
+use moeflux_schedule::{
+    Event, Job, Masks, Missed, Options, Owner, PromptLookup, Scored, Service, Sink, Ticket,
+};
 use moeflux_testing::temp_dir::TempDir;
 
 /// Far more than any test needs: a test that waits longer fails.
@@ -231,7 +233,9 @@ pub(crate) struct AnswerLog {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct JobOutcome {
     pub(crate) n_cached: Option<usize>,
+    pub(crate) n_cached_drive: usize,
     pub(crate) missed: Option<Missed>,
+    pub(crate) lookup: Option<PromptLookup>,
     pub(crate) scores: Vec<Scored>,
     pub(crate) answers: Vec<AnswerLog>,
     /// The tokens that ended answers, by answer, if log-probabilities were requested.
@@ -242,8 +246,9 @@ pub(crate) struct JobOutcome {
 impl JobOutcome {
     fn record(&mut self, event: Event) {
         match event {
-            Event::Begun { n_cached_tokens, missed } => {
-                self.missed = missed;
+            Event::Begun { n_cached_tokens, n_cached_drive_tokens, missed, lookup } => {
+                (self.missed, self.lookup) = (missed, lookup);
+                self.n_cached_drive = n_cached_drive_tokens;
                 assert_eq!(self.n_cached.replace(n_cached_tokens), None, "a job begins once");
             }
             Event::PromptScores(scores) => self.scores.extend(scores),

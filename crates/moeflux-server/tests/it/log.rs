@@ -70,8 +70,9 @@ fn line(server: &Running, (id, headers): (&str, &str), body: &Json) -> String {
     let mut found = Vec::new();
     server.wait(|_| server.service.is_idle());
     // The line is written after the last byte of a stream.
-    server.wait(|_| !lines(id).is_empty());
-    found.extend(lines(id));
+    let of_request = |line: &String| line.starts_with("moeflux::request ");
+    server.wait(|_| lines(id).iter().any(of_request));
+    found.extend(lines(id).into_iter().filter(of_request));
     assert_eq!(found.len(), 1, "{found:?}");
     found.remove(0)
 }
@@ -93,8 +94,16 @@ fn each_request_has_one_line() {
         for field in ["status=200", "ended=\"length\"", "n_answer=7", "ignored=\"frobnicate\""] {
             assert!(found.contains(&format!(" {field}")), "{field}: {found}");
         }
-        for field in ["n_prompt", "n_cached", "queued_ms", "prompt_ms", "answer_ms", "drive_bytes"]
-        {
+        for field in [
+            "n_prompt",
+            "n_cached",
+            "n_cached_drive",
+            "found",
+            "queued_ms",
+            "prompt_ms",
+            "answer_ms",
+            "drive_bytes",
+        ] {
             assert!(found.contains(&format!(" {field}=")), "{field}: {found}");
         }
     }
@@ -150,6 +159,40 @@ fn a_refused_request_is_logged_and_counted_with_its_reason() {
         let name = "moeflux:requests_refused_total";
         let line = format!("{name}{{model_name=\"demo\",reason=\"{reason}\"}} {n_requests}\n");
         assert!(page.text().contains(&line), "{line} {}", page.text());
+    }
+}
+
+/// Five prompts whose client changes their beginning.
+#[test]
+fn long_prompts_that_find_nothing_are_noticed() {
+    listen();
+    for logs_prompts in [false, true] {
+        let server = Running::with(|wanted| {
+            wanted.config.log_prompts = logs_prompts;
+            wanted.options.context = 4_096;
+        });
+        let name = |turn: usize| format!("turn-{turn}-{logs_prompts}");
+        let ask = |turn: usize| {
+            let history = "The crate reads a file line by line. ".repeat(160);
+            let text =
+                format!("You know the standard library. It is {turn}:0{turn} o'clock. {history}");
+            let messages = json!([{"role": "user", "content": text}]);
+            line(&server, (&name(turn), ""), &json!({"messages": messages, "max_tokens": 1}))
+        };
+        let is_notice = |found: &String| found.starts_with("moeflux::server ");
+        let notices = |turn| lines(&name(turn)).into_iter().filter(is_notice).collect::<Vec<_>>();
+        let first = ask(0);
+        assert!(first.contains(" found=\"nothing\"") && !first.contains("n_shared"), "{first}");
+        for turn in 1..5 {
+            let found = ask(turn);
+            assert!(found.contains(" found=\"diverged\" n_shared="), "{found}");
+        }
+        ask(5);
+        let [notice] = notices(5).try_into().unwrap();
+        assert!(notice.contains("the last 5 long prompts share at most their first "), "{notice}");
+        assert_eq!(notice.contains(" o'clock"), logs_prompts, "{notice}");
+        ask(6);
+        assert!((0..7).filter(|turn| *turn != 5).all(|turn| notices(turn).is_empty()));
     }
 }
 

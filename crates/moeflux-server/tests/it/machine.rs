@@ -69,7 +69,9 @@ fn the_first_state_comes_at_once() {
     let state = Watcher::new(&server).next().unwrap();
     assert_eq!((&state["model"], &state["state"]), (&json!("demo"), &json!("ready")));
     assert_eq!(state["requests"], json!({"running": 0, "waiting": 0, "parked": 0}));
-    assert_eq!(state["tokens"], json!({"prompt": 0, "cached": 0, "answer": 0, "forced": 0}));
+    let tokens = json!({"prompt": 0, "cached": 0, "cached_drive": 0, "answer": 0, "forced": 0});
+    assert_eq!(state["tokens"], tokens);
+    assert_eq!((&state["prompts"]["diverged"], &state["saved"]), (&json!(0), &Json::Null));
     assert_eq!(state["steps"], 0);
     assert!(state["time_ms"].is_u64() && state["sessions"]["bytes"].is_u64(), "{state}");
     let memory = server.stats().memory.unwrap();

@@ -27,6 +27,8 @@ pub enum ResponseEvent {
         n_prompt_tokens: usize,
         /// The number of those tokens that are known to need no computation.
         n_cached_tokens: usize,
+        /// The number of the latter that were loaded from a drive.
+        n_cached_drive_tokens: usize,
     },
     /// A keep-alive, for clients with short timeouts.
     KeepAlive(PromptProgress),
@@ -180,6 +182,8 @@ pub struct Usage {
     pub n_prompt_tokens: usize,
     /// The number of those tokens that were not computed again.
     pub n_cached_tokens: usize,
+    /// The number of the latter that were loaded from a drive; the others were in memory.
+    pub n_cached_drive_tokens: usize,
     /// The number of earlier answers in the prompt whose sampled tokens were reused.
     pub n_replayed: usize,
     /// Tokens of the answer, including thoughts but not the token that ended it.
@@ -193,6 +197,7 @@ impl Usage {
     pub const NONE: Self = Self {
         n_prompt_tokens: 0,
         n_cached_tokens: 0,
+        n_cached_drive_tokens: 0,
         n_replayed: 0,
         n_answer_tokens: 0,
         n_thought_tokens: 0,

@@ -1,5 +1,6 @@
 //! Sums token counts over the answers to a request, in the shapes of the dialects.
 //!
+//! Fields that an API does not have stand beside those that it has; its clients ignore them.
 //! **Invariant:** a prompt counts once, however many answers it has.
 
 use serde_json::{Value as Json, json};
@@ -25,6 +26,7 @@ impl Totals {
         if index.is_multiple_of(self.n_answers) {
             self.sum.n_prompt_tokens += usage.n_prompt_tokens;
             self.sum.n_cached_tokens += usage.n_cached_tokens;
+            self.sum.n_cached_drive_tokens += usage.n_cached_drive_tokens;
             self.sum.n_replayed += usage.n_replayed;
         }
         self.sum.n_answer_tokens += usage.n_answer_tokens;
@@ -42,6 +44,7 @@ impl Totals {
             "total_tokens": sum.n_prompt_tokens + sum.n_answer_tokens,
             "prompt_tokens_details": {
                 "cached_tokens": sum.n_cached_tokens,
+                "cached_tokens_drive": sum.n_cached_drive_tokens,
                 "replayed_turns": sum.n_replayed,
             },
             "completion_tokens_details": {"reasoning_tokens": sum.n_thought_tokens},
@@ -55,6 +58,7 @@ pub(crate) fn responses(usage: Usage) -> Json {
         "input_tokens": usage.n_prompt_tokens,
         "input_tokens_details": {
             "cached_tokens": usage.n_cached_tokens,
+            "cached_tokens_drive": usage.n_cached_drive_tokens,
             "cache_write_tokens": 0,
             "replayed_turns": usage.n_replayed,
         },
@@ -70,6 +74,7 @@ pub(crate) fn messages(usage: Usage) -> Json {
         "input_tokens": usage.n_prompt_tokens - usage.n_cached_tokens.min(usage.n_prompt_tokens),
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": usage.n_cached_tokens,
+        "cache_read_input_tokens_drive": usage.n_cached_drive_tokens,
         "replayed_turns": usage.n_replayed,
         "output_tokens": usage.n_answer_tokens,
         "output_tokens_details": {"thinking_tokens": usage.n_thought_tokens},

@@ -94,8 +94,7 @@ impl MessagesWriter {
         })
     }
 
-    fn start(&self, (n_prompt_tokens, n_cached_tokens): (usize, usize), out: &mut Vec<u8>) {
-        let usage = Usage { n_prompt_tokens, n_cached_tokens, ..Usage::default() };
+    fn start(&self, usage: Usage, out: &mut Vec<u8>) {
         let message = self.message(Vec::new(), usage);
         bytes::named(&json!({"type": "message_start", "message": message}), out);
     }
@@ -212,8 +211,16 @@ impl EventWriter for MessagesWriter {
     fn write(&mut self, event: &ResponseEvent, out: &mut Vec<u8>) {
         let is_streamed = self.options.is_streamed;
         match event {
-            ResponseEvent::Begun { n_prompt_tokens, n_cached_tokens } if is_streamed => {
-                self.start((*n_prompt_tokens, *n_cached_tokens), out);
+            &ResponseEvent::Begun { n_prompt_tokens, n_cached_tokens, n_cached_drive_tokens }
+                if is_streamed =>
+            {
+                let of_prompt = Usage {
+                    n_prompt_tokens,
+                    n_cached_tokens,
+                    n_cached_drive_tokens,
+                    ..Usage::NONE
+                };
+                self.start(of_prompt, out);
             }
             ResponseEvent::Begun { .. } | ResponseEvent::Progress(_) => {}
             ResponseEvent::KeepAlive(_) if is_streamed => {

@@ -17,7 +17,7 @@ fn head() -> ResponseHead {
 }
 
 pub(crate) fn begun() -> ResponseEvent {
-    ResponseEvent::Begun { n_prompt_tokens: 12, n_cached_tokens: 8 }
+    ResponseEvent::Begun { n_prompt_tokens: 12, n_cached_tokens: 8, n_cached_drive_tokens: 5 }
 }
 
 fn keep_alive() -> ResponseEvent {
@@ -55,6 +55,7 @@ pub(crate) fn finished(index: usize, reason: Reason, n_thought_tokens: usize) ->
     let usage = Usage {
         n_prompt_tokens: 12,
         n_cached_tokens: 8,
+        n_cached_drive_tokens: 5,
         n_replayed: 2,
         n_answer_tokens: 7,
         n_thought_tokens,

@@ -28,8 +28,11 @@ fn events(request: &Request, chat: &Chat, session: &mut Session) -> Vec<Response
         .with_stops(request.stops.clone());
     let usage = Usage { n_prompt_tokens: tokens.len(), ..Usage::default() };
     let mut answer = AnswerEvents::new(0, prompt.answer_with_ids("call_1_0"), usage);
-    let mut events =
-        vec![ResponseEvent::Begun { n_prompt_tokens: tokens.len(), n_cached_tokens: 0 }];
+    let mut events = vec![ResponseEvent::Begun {
+        n_prompt_tokens: tokens.len(),
+        n_cached_tokens: 0,
+        n_cached_drive_tokens: 0,
+    }];
     let n_best = generation.n_best_needed();
     let mut output = StepOutput::default();
     step(&mut [Feed::prompt(session, tokens).wanting(Wanted::Last).best(n_best)], &mut output)

@@ -27,7 +27,7 @@ pub struct PartsLoad {
     session: Session,
     tokens: Vec<TokenId>,
     n_loaded: usize,
-    has_recurrent: bool,
+    n_recurrent_loaded: usize,
 }
 
 /// Memory of the budget of sessions that holds bytes of one.
@@ -59,13 +59,8 @@ impl Session {
         pages(&positions).try_for_each(|page| self.write_page(&page, out))
     }
 
-    /// Writes the state of recurrent layers after `position` tokens; nothing in models without.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoCheckpoint`] if neither the session nor a checkpoint ends there;
-    /// [`Error::SavedState`] if writing fails; errors of the device.
-    pub fn write_recurrent(&mut self, position: usize, out: &mut dyn Write) -> Result<()> {
+    /// Writes the state of all recurrent layers after `position` tokens.
+    pub(super) fn write_recurrent(&mut self, position: usize, out: &mut dyn Write) -> Result<()> {
         self.check_recurrent(position)?;
         let runtime = Arc::clone(&self.runtime);
         self.apply_reset(&mut *runtime.lock()?);
@@ -89,9 +84,45 @@ impl Session {
         tokens: Vec<TokenId>,
     ) -> std::result::Result<PartsLoad, Box<LoadFailure>> {
         match self.prepare_load(tokens.len()) {
-            Ok(()) => Ok(PartsLoad { session: self, tokens, n_loaded: 0, has_recurrent: false }),
+            Ok(()) => Ok(PartsLoad { session: self, tokens, n_loaded: 0, n_recurrent_loaded: 0 }),
             Err(error) => Err(Box::new(LoadFailure { session: self, error })),
         }
+    }
+
+    /// Returns the bytes of the state of each recurrent layer; nothing in models without.
+    ///
+    /// # Errors
+    ///
+    /// Errors of the device.
+    pub fn recurrent_layers(&self) -> Result<Vec<usize>> {
+        let device = self.runtime.lock()?;
+        let states = device.backend.states();
+        let parts = recurrent_parts(&self.runtime.model().plan.state);
+        Ok(parts.map(|part| states.state_part_bytes(self.state, part)).collect())
+    }
+
+    /// Writes the state of one of the [`Session::recurrent_layers`] after `position` tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if there is no such layer; [`Error::NoCheckpoint`] if neither the session
+    /// nor a checkpoint ends there; [`Error::SavedState`] if writing fails; errors of the device.
+    pub fn write_recurrent_layer(
+        &mut self,
+        position: usize,
+        layer_idx: usize,
+        out: &mut dyn Write,
+    ) -> Result<()> {
+        self.check_recurrent(position)?;
+        let runtime = Arc::clone(&self.runtime);
+        self.apply_reset(&mut *runtime.lock()?);
+        let none = || Error::Input(format!("there is no recurrent layer {layer_idx}"));
+        if position < self.tokens.len() {
+            let bytes = self.checkpoints.layers_at(position).nth(layer_idx).ok_or_else(none)?;
+            return out.write_all(bytes).map_err(write_failed);
+        }
+        let part = recurrent_parts(&runtime.model().plan.state).nth(layer_idx).ok_or_else(none)?;
+        out.write_all(&self.read_part(part)?).map_err(write_failed)
     }
 
     /// Books memory of the budget of sessions for bytes of this one, until the booking is dropped.
@@ -199,14 +230,18 @@ impl PartsLoad {
         Ok(())
     }
 
-    /// Reads the state of recurrent layers after the last token.
+    /// Reads the state of the next of the [`Session::recurrent_layers`] after the last token.
     ///
     /// # Errors
     ///
-    /// [`Error::SavedState`] if the bytes cannot be read; errors of the device.
-    pub fn recurrent(&mut self, input: &mut dyn Read) -> Result<()> {
-        self.session.load_recurrent(input)?;
-        self.has_recurrent = true;
+    /// [`Error::Input`] if there is none; [`Error::SavedState`] if the bytes cannot be read; errors
+    /// of the device.
+    pub fn recurrent_layer(&mut self, input: &mut dyn Read) -> Result<()> {
+        let layer_idx = self.n_recurrent_loaded;
+        let part = recurrent_parts(&self.session.runtime.model().plan.state).nth(layer_idx);
+        let none = || Error::Input(format!("there is no recurrent layer {layer_idx}"));
+        self.session.load_part(part.ok_or_else(none)?, input)?;
+        self.n_recurrent_loaded += 1;
         Ok(())
     }
 
@@ -223,13 +258,14 @@ impl PartsLoad {
     /// The session as it was, with [`Error::Input`] if parts are missing, or an error of the
     /// device.
     pub fn finish(self) -> std::result::Result<Session, Box<LoadFailure>> {
-        let Self { mut session, tokens, n_loaded, has_recurrent } = self;
+        let Self { mut session, tokens, n_loaded, n_recurrent_loaded } = self;
         let n_tokens = tokens.len();
-        let is_stateless = session.is_recurrent() && !has_recurrent && n_tokens > 0;
+        let n_recurrent = recurrent_parts(&session.runtime.model().plan.state).count();
+        let is_stateless = n_recurrent_loaded < n_recurrent && n_tokens > 0;
         let problem = if n_loaded < n_tokens {
             format!("{n_loaded} of {n_tokens} positions were loaded")
         } else if is_stateless {
-            "the state of recurrent layers was not loaded".to_owned()
+            format!("{n_recurrent_loaded} of {n_recurrent} recurrent layers were loaded")
         } else {
             return match session.commit_loaded(&tokens) {
                 Ok(()) => Ok(session),

@@ -202,6 +202,55 @@ fn sessions_in_company_have_the_bits_of_one_process() {
     }
 }
 
+/// What a session keeps of its tokens: of all positions, and of each recurrent layer.
+fn parts(session: &mut Session) -> Result<Vec<Vec<u8>>> {
+    let mut parts = vec![Vec::new()];
+    session.write_positions(0..session.tokens().len(), &mut parts[0])?;
+    for layer_idx in 0..session.recurrent_layers()?.len() {
+        let mut bytes = Vec::new();
+        session.write_recurrent_layer(session.tokens().len(), layer_idx, &mut bytes)?;
+        parts.push(bytes);
+    }
+    Ok(parts)
+}
+
+/// Loads the parts of the first tokens, and returns the logits of the others.
+fn logits_after(engine: &Engine, parts: &[Vec<u8>], tokens: &[TokenId]) -> Result<Bits> {
+    let (first, rest) = tokens.split_at(tokens.len() / 2);
+    let loading = engine.session(tokens.len())?.load_parts(first.to_vec());
+    let mut load = loading.map_err(|failure| failure.error)?;
+    load.positions(first.len(), &mut &parts[0][..])?;
+    for layer in &parts[1..] {
+        load.recurrent_layer(&mut &layer[..])?;
+    }
+    let mut session = load.finish().map_err(|failure| failure.error)?;
+    Ok(bits(try_feed_all(&mut session, rest)?))
+}
+
+#[test]
+fn what_one_process_saves_several_ranks_load() {
+    for name in ["qwen3_next-bf16", "qwen3_moe-bf16"] {
+        let case = GoldenCase::load(name);
+        let config_of = |_| config(BackendKind::Cpu, Arithmetic::Int8, (7, 1));
+        let saved = |engine: &Engine| {
+            let mut session = engine.session(case.tokens.len())?;
+            try_feed_all(&mut session, &case.tokens[..case.tokens.len() / 2])?;
+            Ok((engine.state_identity(), parts(&mut session)?))
+        };
+        let alone = open(&case.dir, &config_of(0)).unwrap();
+        let (identity, of_one) = saved(&alone).unwrap();
+        let expected = logits_after(&alone, &of_one, &case.tokens).unwrap();
+        let shares = Shares::equal(2);
+        let (together, others) = job((&case.dir, &shares), &config_of, QUIET, |engine| {
+            Ok((saved(engine)?, logits_after(engine, &of_one, &case.tokens)?))
+        });
+        others.into_iter().for_each(|it| it.unwrap());
+        let ((identity_of_two, of_two), loaded) = together.unwrap();
+        assert!(identity == identity_of_two && of_one == of_two, "{name}");
+        assert!(loaded == expected, "{name}");
+    }
+}
+
 #[test]
 fn ranks_may_have_different_instruction_sets() {
     let case = GoldenCase::load("mlx-qwen3_5_moe-q4-g64-bf16");

@@ -175,8 +175,9 @@ impl AnswerRun<'_> {
     ) -> CommandResult<Option<AnswerEnd>> {
         let PendingAnswer { answer, display, stats, .. } = pending;
         let parts = match event {
-            Event::Begun { n_cached_tokens, missed } => {
+            Event::Begun { n_cached_tokens, n_cached_drive_tokens, missed, .. } => {
                 (stats.n_cached_tokens, stats.missed) = (n_cached_tokens, missed);
+                stats.n_cached_drive_tokens = n_cached_drive_tokens;
                 return Ok(None);
             }
             Event::Token { token, text, .. } => {

@@ -27,6 +27,7 @@ pub(crate) struct AnswerStats {
     last: Option<Instant>,
     pub(crate) n_prompt_tokens: usize,
     pub(crate) n_cached_tokens: usize,
+    pub(crate) n_cached_drive_tokens: usize,
     /// The cached part of the conversation that was dropped.
     pub(crate) missed: Option<Missed>,
     n_tokens: usize,
@@ -45,6 +46,7 @@ impl AnswerStats {
             last: None,
             n_prompt_tokens,
             n_cached_tokens: 0,
+            n_cached_drive_tokens: 0,
             missed: None,
             n_tokens: 0,
             before: stats.stream.clone(),
@@ -96,9 +98,13 @@ impl AnswerStats {
             time.map_or("-".to_owned(), |time| format!("{:.2}", time.as_secs_f64()))
         };
         let per_s = self.tokens_per_s().map_or("-".to_owned(), |rate| format!("{rate:.1}"));
+        let from_drive = match self.n_cached_drive_tokens {
+            0 => String::new(),
+            n_tokens => format!(" ({n_tokens} from the drive)"),
+        };
         let mut lines = vec![
             format!(
-                "prompt    {} tokens, {} of them cached; {} s to the first token",
+                "prompt    {} tokens, {} of them cached{from_drive}; {} s to the first token",
                 self.n_prompt_tokens,
                 self.n_cached_tokens,
                 seconds(self.first.map(|first| first.duration_since(self.asked)))
@@ -175,6 +181,7 @@ mod tests {
             last: Some(now + Duration::from_secs(1)),
             n_prompt_tokens: 9,
             n_cached_tokens: 8,
+            n_cached_drive_tokens: 0,
             missed: Some(Missed { n_tokens: 7, reason: DropReason::Answers }),
             n_tokens: 10_001,
             before: None,
@@ -189,5 +196,7 @@ mod tests {
         assert_eq!(lines[0], "prompt    9 tokens, 8 of them cached; 0.00 s to the first token");
         assert_eq!(lines[2], "context   10010 of 4096 tokens");
         assert_eq!(lines[3], "dropped   7 kept tokens: running answers needed the memory");
+        let lines = AnswerStats { n_cached_drive_tokens: 5, ..stats }.lines(4096);
+        assert!(lines[0].starts_with("prompt    9 tokens, 8 of them cached (5 from the drive);"));
     }
 }

@@ -108,7 +108,11 @@ impl Delivery {
             Ok(Ok(())) => {}
             Err(_) if self.is_streamed => {
                 let n_prompt_tokens = self.run.n_prompt_tokens();
-                self.write(&[ResponseEvent::Begun { n_prompt_tokens, n_cached_tokens: 0 }]);
+                self.write(&[ResponseEvent::Begun {
+                    n_prompt_tokens,
+                    n_cached_tokens: 0,
+                    n_cached_drive_tokens: 0,
+                }]);
             }
             Err(_) => self.write_keep_alive(),
         }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use moeflux_schedule::{Missed, Times};
+use moeflux_schedule::{Missed, PromptLookup, PromptOutcome, Times};
 use tokio::time::Instant;
 
 use crate::http::reply::{Problem, RequestId};
@@ -21,6 +21,10 @@ pub(crate) struct Record {
     usage: Usage,
     /// The session of its conversation, if that was kept and then dropped.
     missed: Option<Missed>,
+    /// What its last prompt found.
+    outcome: Option<PromptOutcome>,
+    /// If it diverged from a conversation: the tokens that both share, and those of the latter.
+    diverged: Option<(usize, usize)>,
     times: Times,
     ended: &'static str,
     status: u16,
@@ -40,6 +44,8 @@ impl Record {
             began: Instant::now(),
             usage: Usage::default(),
             missed: None,
+            outcome: None,
+            diverged: None,
             times: Times::default(),
             ended: "cancelled",
             status: 200,
@@ -58,12 +64,21 @@ impl Record {
     pub(crate) fn begun(&mut self, usage: Usage) {
         self.usage.n_prompt_tokens += usage.n_prompt_tokens;
         self.usage.n_cached_tokens += usage.n_cached_tokens;
+        self.usage.n_cached_drive_tokens += usage.n_cached_drive_tokens;
         self.usage.n_replayed += usage.n_replayed;
     }
 
-    /// Notes that the prompt continues a dropped session.
-    pub(crate) fn missed(&mut self, missed: Option<Missed>) {
+    /// Returns the request's id.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Notes what a prompt found, and the dropped session that it continues.
+    pub(crate) fn found(&mut self, missed: Option<Missed>, lookup: Option<&PromptLookup>) {
         self.missed = missed.or(self.missed);
+        self.outcome = lookup.map(|it| it.outcome);
+        let diverged = lookup.filter(|it| it.outcome == PromptOutcome::Diverged);
+        self.diverged = diverged.map(|it| (it.n_shared, it.n_nearest));
     }
 
     /// Counts a token of an answer.
@@ -106,20 +121,23 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let Usage { n_prompt_tokens, n_cached_tokens, n_replayed, n_answer_tokens, .. } =
-            self.usage;
+        let usage = self.usage;
         tracing::info!(
             target: "moeflux::request",
             id = %self.id,
             dialect = self.dialect,
             status = self.status,
             ended = self.ended,
-            n_prompt = n_prompt_tokens,
-            n_cached = n_cached_tokens,
-            n_replayed = Some(n_replayed).filter(|n_turns| *n_turns > 0),
+            n_prompt = usage.n_prompt_tokens,
+            n_cached = usage.n_cached_tokens,
+            n_cached_drive = usage.n_cached_drive_tokens,
+            found = self.outcome.map(PromptOutcome::name),
+            n_shared = self.diverged.map(|(n_shared, _)| n_shared),
+            n_nearest = self.diverged.map(|(_, n_nearest)| n_nearest),
+            n_replayed = Some(usage.n_replayed).filter(|n_turns| *n_turns > 0),
             n_dropped = self.missed.map(|missed| missed.n_tokens),
             dropped = self.missed.map(|missed| missed.reason.text()),
-            n_answer = n_answer_tokens,
+            n_answer = usage.n_answer_tokens,
             queued_ms = ms(self.times.queued),
             prompt_ms = ms(self.times.prompt),
             answer_ms = ms(self.times.answer),

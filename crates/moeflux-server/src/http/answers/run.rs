@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::http::answers::inbox::Inbox;
 use crate::http::answers::prompt::PromptJob;
 use crate::http::answers::record::Record;
+use crate::http::answers::unlike;
 use crate::http::reply::{Problem, failure_of};
 use crate::http::shared::ModelState;
 use moeflux_wire::{AnswerEvents, PromptProgress, Reason, ResponseEvent, Score, Usage, scored};
@@ -180,9 +181,21 @@ impl RequestRun {
     ) -> Result<(), Problem> {
         let prompt_run = &mut self.prompt_runs[prompt_idx];
         match event {
-            JobEvent::Begun { n_cached_tokens, missed } => {
-                self.record.missed(missed);
-                self.begin(prompt_idx, n_cached_tokens, events);
+            JobEvent::Begun { n_cached_tokens, n_cached_drive_tokens, missed, lookup } => {
+                self.record.found(missed, lookup.as_ref());
+                if let Some(row) = lookup.and_then(|it| it.row) {
+                    unlike::warn(&self.state, self.record.id(), &row);
+                }
+                let n_prompt_tokens = prompt_run.n_prompt_tokens;
+                let n_replayed = prompt_run.prompt.n_replayed;
+                let usage = Usage {
+                    n_prompt_tokens,
+                    n_cached_tokens,
+                    n_cached_drive_tokens,
+                    n_replayed,
+                    ..Usage::NONE
+                };
+                self.begin(prompt_idx, usage, events);
             }
             JobEvent::PromptScores(scores) => self.scores(prompt_idx, &scores, events),
             JobEvent::Token { answer_idx, token, text } => {
@@ -208,19 +221,12 @@ impl RequestRun {
         Ok(())
     }
 
-    fn begin(
-        &mut self,
-        prompt_idx: usize,
-        n_cached_tokens: usize,
-        events: &mut Vec<ResponseEvent>,
-    ) {
+    fn begin(&mut self, prompt_idx: usize, usage: Usage, events: &mut Vec<ResponseEvent>) {
+        let Usage { n_cached_tokens, n_cached_drive_tokens, n_replayed, .. } = usage;
         let prompt_run = &mut self.prompt_runs[prompt_idx];
         prompt_run.n_cached_tokens = n_cached_tokens;
         self.reading_since.get_or_insert_with(Instant::now);
-        let n_prompt_tokens = prompt_run.n_prompt_tokens;
-        let n_replayed = prompt_run.prompt.n_replayed;
         self.state.n_replayed.fetch_add(n_replayed as u64, Ordering::Relaxed);
-        let usage = Usage { n_prompt_tokens, n_cached_tokens, n_replayed, ..Usage::default() };
         self.record.begun(usage);
         let call_stem = format!("call_{}", self.state.server.id());
         let answer = |index| {
@@ -231,7 +237,11 @@ impl RequestRun {
         let echo = prompt_run.echo.clone().filter(|_| !prompt_run.has_scores);
         let indices = prompt_run.indices(prompt_idx);
         let n_prompt_tokens = self.n_prompt_tokens();
-        events.push(ResponseEvent::Begun { n_prompt_tokens, n_cached_tokens });
+        events.push(ResponseEvent::Begun {
+            n_prompt_tokens,
+            n_cached_tokens,
+            n_cached_drive_tokens,
+        });
         if let Some(text) = echo {
             let echoed =
                 |index| ResponseEvent::Text { index, text: text.clone(), tokens: Vec::new() };

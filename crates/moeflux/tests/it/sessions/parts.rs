@@ -1,11 +1,11 @@
 //! Parts of sessions that are written and loaded one by one.
 
-use moeflux::LoadFailure;
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::engine::Engine;
 use moeflux::provider::error::Error;
 use moeflux::provider::ids::TokenId;
 use moeflux::provider::session::Session;
+use moeflux::{LoadFailure, PartsLoad};
 use moeflux_testing::cases::{GoldenCase, feed_all};
 
 use super::{CASES, engine_of};
@@ -15,7 +15,8 @@ use crate::support::open_as;
 struct SavedParts {
     /// Positions and bytes of each segment.
     segments: Vec<(usize, Vec<u8>)>,
-    recurrent: Vec<u8>,
+    /// Bytes of each recurrent layer.
+    recurrent: Vec<Vec<u8>>,
 }
 
 impl SavedParts {
@@ -26,9 +27,21 @@ impl SavedParts {
             session.write_positions(ends[0]..ends[1], &mut bytes).unwrap();
             segments.push((ends[1] - ends[0], bytes));
         }
-        let mut recurrent = Vec::new();
-        session.write_recurrent(*cuts.last().unwrap(), &mut recurrent).unwrap();
+        let layers = session.recurrent_layers().unwrap();
+        let layer = |(idx, n_bytes): (usize, usize)| {
+            let mut bytes = Vec::new();
+            session.write_recurrent_layer(*cuts.last().unwrap(), idx, &mut bytes).unwrap();
+            assert_eq!(bytes.len(), n_bytes);
+            bytes
+        };
+        let recurrent = layers.into_iter().enumerate().map(layer).collect();
         Self { segments, recurrent }
+    }
+
+    fn load_recurrent(&self, load: &mut PartsLoad) {
+        for bytes in &self.recurrent {
+            load.recurrent_layer(&mut &bytes[..]).unwrap();
+        }
     }
 
     fn load(&self, session: Session, tokens: &[TokenId]) -> Session {
@@ -36,8 +49,7 @@ impl SavedParts {
         for (n, bytes) in &self.segments {
             load.positions(*n, &mut &bytes[..]).unwrap();
         }
-        load.recurrent(&mut &self.recurrent[..]).unwrap();
-        assert_eq!(load.n_loaded(), tokens.len());
+        self.load_recurrent(&mut load);
         load.finish().unwrap()
     }
 }
@@ -106,7 +118,9 @@ fn a_load_that_fails_or_stops_leaves_the_session_as_it_was() {
         let mut load = session.load_parts(rest()).unwrap();
         load.positions(8, &mut &saved.segments[0].1[..]).unwrap();
         load.positions(10, &mut &saved.segments[1].1[..]).unwrap();
-        load.recurrent(&mut &saved.recurrent[..]).unwrap();
+        saved.load_recurrent(&mut load);
+        let error = load.recurrent_layer(&mut &[0; 64][..]).unwrap_err();
+        assert!(matches!(error, Error::Input(_)), "there is none: {name}: {error}");
         let mut session = load.give_up();
         assert_eq!(session.tokens(), &tokens[..12], "{name}");
 
@@ -125,8 +139,11 @@ fn parts_that_a_session_lacks_are_refused() {
     let mut out = Vec::new();
     let error = session.write_positions(15..21, &mut out).unwrap_err().to_string();
     assert!(error.contains("positions 15 to 21 of a session of 20 tokens"), "{error}");
-    let error = session.write_recurrent(19, &mut out).unwrap_err();
+    let error = session.write_recurrent_layer(19, 0, &mut out).unwrap_err();
     assert!(matches!(error, Error::NoCheckpoint { wanted: 19, .. }), "{error}");
+    let n_layers = session.recurrent_layers().unwrap().len();
+    let error = session.write_recurrent_layer(20, n_layers, &mut out).unwrap_err();
+    assert!(matches!(error, Error::Input(_)), "{error}");
     assert!(out.is_empty());
     let failure = session.load_parts(tokens[..21].to_vec()).unwrap_err();
     let LoadFailure { mut session, error } = *failure;
