@@ -32,7 +32,7 @@ serve() {
     local name=$1
     shift
     : > "$work/$name.log"
-    "$moeflux" serve --port 0 "$@" 2>> "$work/$name.log" &
+    "$moeflux" serve --port 0 --cache-dir none "$@" 2>> "$work/$name.log" &
     servers+=($!)
     for _ in $(seq 600); do
         url=$(sed -n 's/^serving .* at \(http:[^ ]*\).*/\1/p' "$work/$name.log")

@@ -54,7 +54,7 @@ class Server:
     def __init__(self, program, name, n_descriptors, has_key):
         self.name, self.has_key = name, has_key
         self.log = tempfile.NamedTemporaryFile("w+", prefix="moeflux-connections-")
-        arguments = [program, "serve", "--port", "0", "--context", "1024", "--log", "off"]
+        arguments = [program, "serve", "--port", "0", "--context", "1024", "--log", "off", "--cache-dir", "none"]
         if has_key:
             self.keys = tempfile.NamedTemporaryFile("w", prefix="moeflux-key-")
             self.keys.write(KEY + "\n")

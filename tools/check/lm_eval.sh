@@ -24,7 +24,7 @@ tools=${MOEFLUX_LM_EVAL:-$PWD/target/lm-eval}
 [ -x "$tools/bin/python" ] || python3 -m venv "$tools"
 "$tools/bin/pip" install -q 'lm-eval[api]' transformers
 
-"$MOEFLUX" serve --port 0 --context 1024 2> "$work/log" &
+"$MOEFLUX" serve --port 0 --cache-dir none --context 1024 2> "$work/log" &
 server=$!
 url=
 for _ in $(seq 600); do

@@ -32,7 +32,7 @@ import limited
 
 class Server:
     def __init__(self, moeflux, model, *more):
-        command = [moeflux, "serve", "--port", "0", "--model", model, *more]
+        command = [moeflux, "serve", "--port", "0", "--cache-dir", "none", "--model", model, *more]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             found = re.search(r" at (http://\S+)", line)
@@ -249,7 +249,7 @@ def agent(moeflux, model, n="1", turns="20", *more):
 def streamed(moeflux, model, llama_server, gguf, limit="1024M", n="4", rounds="3"):
     ends, n = ends_of(model), int(n)
     ours = [moeflux, "serve", "--port", "8471", "--model", model, "--backend", "cpu", "--threads", "2",
-            "--memory", limit, "--context", "1024"]
+            "--memory", limit, "--context", "1024", "--cache-dir", "none"]
     # Repacking would copy the weights to memory; contexts, batches and the cache of prompts are as small as they can be.
     theirs = [llama_server, "--port", "8471", "-m", gguf, "-t", "2", "-tb", "2", "-np", str(n), "-c", str(512 * n),
               "-b", "512", "-ub", "512", "--no-repack", "--no-warmup", "--cache-ram", "0"]

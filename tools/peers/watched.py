@@ -27,7 +27,7 @@ NO_END = {str(token): -1000 for token in range(8185, 8192)}
 
 class Server:
     def __init__(self, program, options):
-        command = [program, "serve", "--port", "0", "--sessions", "1", *options]
+        command = [program, "serve", "--port", "0", "--sessions", "1", "--cache-dir", "none", *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             if found := re.search(r" at http://(\S+)", line):

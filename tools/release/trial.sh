@@ -61,7 +61,7 @@ said=$("${moeflux[@]}" generate --chat 'What does Vec::push do?' 2>"$work/err" |
     || { echo "trial.sh: it said: $said"; cat "$work/err"; exit 1; }
 echo "ok      generate, $((SECONDS - began)) s"
 
-"${moeflux[@]}" serve --port 0 2>"$work/log" &
+"${moeflux[@]}" serve --port 0 --cache-dir none 2>"$work/log" &
 server=$!
 for _ in $(seq 100); do
     url=$(sed -n 's/^serving .* at \(http:[^ ]*\).*/\1/p' "$work/log")

@@ -44,21 +44,40 @@ fn page(mut program: Command) -> String {
     program.build();
     let mut page = format!("{HEAD}\n{}", described(&mut program));
     let shown = |it: &&mut Command| !it.is_hide_set() && it.get_name() != "help";
+    let mut commands = Vec::new();
     for command in program.get_subcommands_mut().filter(shown) {
-        let name = format!("moeflux {}", command.get_name());
-        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-        let link = format!("[`{name}`](#{})", name.replace(' ', "-"));
-        page += &wrapped("* ", &format!("{link}: {}", sentence(&about)));
+        page += &link(&format!("moeflux {}", command.get_name()), command);
+        commands.push(command);
     }
-    for command in program.get_subcommands_mut().filter(shown) {
-        write!(page, "\n## moeflux {}\n", command.get_name()).unwrap();
-        write!(page, "\n{}", described(command)).unwrap();
-        for (title, args) in groups(command) {
-            page += &format!("\n{}\n", wrapped("", &format!("{}:", marked(&title))));
-            args.iter().for_each(|arg| page += &item(arg));
+    for command in commands {
+        let name = format!("moeflux {}", command.get_name());
+        write!(page, "\n## {name}\n\n{}", of_command(command)).unwrap();
+        for below in command.get_subcommands_mut().filter(shown) {
+            page += &link(&format!("{name} {}", below.get_name()), below);
+        }
+        for below in command.get_subcommands_mut().filter(shown) {
+            let name = format!("{name} {}", below.get_name());
+            write!(page, "\n### {name}\n\n{}", of_command(below)).unwrap();
         }
     }
     page
+}
+
+/// Returns the list item that leads to the section of a command.
+fn link(name: &str, command: &Command) -> String {
+    let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+    let link = format!("[`{name}`](#{})", name.replace(' ', "-"));
+    wrapped("* ", &format!("{link}: {}", sentence(&about)))
+}
+
+/// Returns the section of a command: its description and arguments.
+fn of_command(command: &mut Command) -> String {
+    let mut section = described(command);
+    for (title, args) in groups(command) {
+        section += &format!("\n{}\n", wrapped("", &format!("{}:", marked(&title))));
+        args.iter().for_each(|arg| section += &item(arg));
+    }
+    section
 }
 
 /// Returns the description of a command, its usage, and the text below its options.

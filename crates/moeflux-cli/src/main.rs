@@ -28,8 +28,8 @@ use clap::{Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand
 use moeflux::provider::ranks::RankGroup;
 
 use crate::commands::{
-    bench, chat, completions, doctor, eval, generate, inspect, list, logits, pack, plan, pull,
-    replay, rm, serve, synth, tokenize, verify,
+    bench, chat, completions, doctor, eval, generate, inspect, list, logits, pack, plan, prefix,
+    pull, replay, rm, serve, synth, tokenize, verify,
 };
 use crate::failure::{CommandFailure, CommandResult};
 use crate::model::fetch;
@@ -66,6 +66,8 @@ enum CliCommand {
     List(list::ListArgs),
     /// Remove a model from the cache of the Hugging Face hub
     Rm(rm::RmArgs),
+    /// Manage the conversations that `serve` and `chat` save on a drive
+    Prefix(prefix::PrefixArgs),
     /// Show the tokens of a text, or the text of tokens
     Tokenize(tokenize::TokenizeArgs),
     /// Write the logits of every token to a .npy file (float32 [n_tokens, vocab])
@@ -241,6 +243,7 @@ impl CliCommand {
             Self::Logits(args) => Some(&mut args.model),
             Self::Eval(args) => Some(&mut args.model),
             Self::Bench(args) => Some(&mut args.model),
+            Self::Prefix(args) => args.model(),
             _ => None,
         }
     }
@@ -268,6 +271,7 @@ fn run(command: CliCommand) -> CommandResult {
         CliCommand::Pull(args) => Ok(print::line(&pull::run(&args)?)?),
         CliCommand::List(args) => Ok(print::line(&list::run(&args)?)?),
         CliCommand::Rm(args) => Ok(print::line(&rm::run(&args)?)?),
+        CliCommand::Prefix(args) => prefix::run(&args),
         CliCommand::Completions(args) => Ok(print::line(&completions::run(&args)?)?),
     }
 }

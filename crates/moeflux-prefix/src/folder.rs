@@ -5,6 +5,7 @@
 //! lock                          locked by the process that writes
 //! secret                        from which the owners of keys are made
 //! written                       bytes written on a day
+//! model-HASH                    name of a model, for lists
 //! objects/HH/END-START.KIND     objects; HH are the first digits of END
 //! tmp/N.part, tmp/NAME-N.part   files that are being written
 //! damaged/N-NAME                the latest damaged files
@@ -22,12 +23,14 @@ use crate::files::real::MachineFiles;
 use crate::files::{Files, OpenedFile, WallClock};
 use crate::header::{ObjectHeader, PAYLOAD_ALIGN};
 use crate::key::{ObjectId, SECRET_BYTES};
+use crate::names::ModelName;
 
 /// Damaged files that are kept for who wants to look at them.
 pub const N_DAMAGED_KEPT: usize = 8;
 
 const PART: &str = ".part";
-const SMALL_BYTES_MAX: u64 = 4096;
+/// What identifies a model of a thousand layers fits.
+const SMALL_BYTES_MAX: u64 = 1 << 16;
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This file is a cache directory tag created by moeflux.\n\
     # For information about cache directory tags, see: https://bford.info/cachedir/\n";
@@ -73,6 +76,19 @@ impl PrefixFolder {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.root
+    }
+
+    /// Returns whether a store was ever opened in it.
+    ///
+    /// # Errors
+    ///
+    /// The system does not say whether it is there.
+    pub fn is_there(&self) -> Result<bool> {
+        let objects = self.objects();
+        match self.files.list(&objects) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            listed => listed.map(|_| true).map_err(Error::at("list", &objects)),
+        }
     }
 
     pub(crate) fn now(&self) -> Duration {
@@ -138,6 +154,14 @@ impl PrefixFolder {
     pub(crate) fn read_secret(&self) -> Result<Option<[u8; SECRET_BYTES]>> {
         let bytes = self.read_small("secret")?;
         Ok(bytes.and_then(|bytes| bytes.try_into().ok()))
+    }
+
+    /// Returns the names of models. Files that cannot be read are left out.
+    pub(crate) fn model_names(&self) -> Result<Vec<ModelName>> {
+        let entries = self.files.list(&self.root).map_err(Error::at("list", &self.root))?;
+        let named = entries.into_iter().filter(|it| !it.is_folder && ModelName::may_be(&it.name));
+        let read = |name: &str| ModelName::parse(name, &self.read_small(name).ok()??);
+        Ok(named.filter_map(|it| read(&it.name)).collect())
     }
 
     /// Reads a small file; `None` if it is not there, or is not small.

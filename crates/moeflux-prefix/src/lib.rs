@@ -20,6 +20,7 @@
 //! key          hashes of tokens, namespaces, owners; names of objects
 //! error        failures in one line
 //! header       the file of an object, to and from bytes
+//! names        names of models, for lists
 //! files/       what is asked of a file system; real: this machine's
 //! folder       the paths of a folder, its small files, the files of objects
 //! budget       bytes written on a day
@@ -35,6 +36,7 @@
 mod key;
 mod error;
 mod header;
+mod names;
 mod files;
 mod folder;
 mod budget;
@@ -57,6 +59,7 @@ pub use key::{
     FORMAT_VERSION, ObjectId, ObjectKind, OwnerId, PlaceHasher, PlaceKey, PrefixNamespace,
     SECRET_BYTES,
 };
+pub use names::ModelName;
 pub use reader::ObjectReader;
 pub use shared::{StoreCounts, StoreLimits};
 pub use store::{ObjectFacts, PruneRule, Store, StoreRole, VerifyReport};

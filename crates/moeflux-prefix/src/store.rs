@@ -4,15 +4,15 @@
 //! the writer made after [`Store::refresh`]. No call waits for another process.
 
 use std::io::{self, Read as _};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::DayBudget;
-use crate::error::{Error, Miss, MissReason, Result, WriteRefusal};
+use crate::error::{Error, Miss, MissReason, ObjectDamage, Result, WriteRefusal};
 use crate::folder::{FoundFile, N_DAMAGED_KEPT, PrefixFolder};
 use crate::index::{FoundPrefix, Holding, ObjectEntry, StateNeed};
 use crate::key::{ObjectId, OwnerId, PrefixNamespace};
+use crate::names::ModelName;
 use crate::reader::ObjectReader;
 use crate::shared::{Leaving, Shared, StoreCounts, StoreLimits};
 use crate::writer::{NewObject, ObjectWriter};
@@ -68,6 +68,12 @@ pub struct VerifyReport {
     pub misses: Vec<Miss>,
 }
 
+/// A file whose header is damaged.
+struct DamagedFile {
+    file: FoundFile,
+    damage: ObjectDamage,
+}
+
 /// A folder of objects.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -88,6 +94,18 @@ impl Store {
             // What kept it from being made says more.
             return Err(taken.err().unwrap_or(unlisted));
         }
+        Ok(store)
+    }
+
+    /// Opens a folder that is there without changing anything in it.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be listed.
+    pub fn open_to_read(folder: PrefixFolder) -> Result<Self> {
+        let limits = StoreLimits { n_bytes_max: u64::MAX, write_bytes_per_day: 0 };
+        let store = Self { shared: Arc::new(Shared::new(folder, limits)) };
+        store.scan()?;
         Ok(store)
     }
 
@@ -127,12 +145,12 @@ impl Store {
         state.lock = Some(lock);
         drop(state);
         self.shared.retry_leftovers();
-        for (path, n_bytes) in damaged {
+        for DamagedFile { file, .. } in damaged {
             let mut state = self.shared.state();
-            state.room.reserved_bytes += n_bytes;
+            state.room.reserved_bytes += file.n_bytes;
             state.counts.n_damaged += 1;
             drop(state);
-            self.shared.set_aside(&path, n_bytes);
+            self.shared.set_aside(&file.path, file.n_bytes);
         }
         self.shared.trim_damaged(N_DAMAGED_KEPT);
         // The limit may be lower than last time; a power failure brings removed files back.
@@ -141,6 +159,7 @@ impl Store {
         }
         // A file that cannot be removed now is tried again by the next write.
         drop(self.remove_to(self.shared.limits.n_bytes_max));
+        self.remove_unused_names();
         Ok(StoreRole::Writer)
     }
 
@@ -154,6 +173,21 @@ impl Store {
             self.scan()?;
         }
         Ok(())
+    }
+
+    /// Looks what is there, and returns the files whose headers are damaged: no list has these. The
+    /// writer has set them aside when it began.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be listed.
+    pub fn damaged_headers(&self) -> Result<Vec<Miss>> {
+        let damaged = match self.role() {
+            StoreRole::Writer => Vec::new(),
+            StoreRole::Reader => self.scan()?,
+        };
+        let miss = |it: DamagedFile| Miss { id: it.file.id, reason: it.damage.into() };
+        Ok(damaged.into_iter().map(miss).collect())
     }
 
     /// Returns the owner of what is asked with a key, by the name of the key.
@@ -319,7 +353,46 @@ impl Store {
                 self.remove_to(n_bytes_max)?;
             }
         }
+        self.remove_unused_names();
         Ok(n_before.saturating_sub(self.shared.state().index.len()))
+    }
+
+    /// Records the name of a model for lists, if this is the writer. `identity` is that of its
+    /// namespaces.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn name_model(&self, identity: &[u8], name: &str) -> Result<()> {
+        let named = ModelName::new(identity, name);
+        let (file, bytes) = (named.file_name(), named.to_bytes());
+        let folder = &self.shared.folder;
+        if self.role() == StoreRole::Reader || folder.read_small(&file)?.as_ref() == Some(&bytes) {
+            return Ok(());
+        }
+        folder.write_small(&file, 0, &bytes)
+    }
+
+    /// Returns the names of models.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be listed.
+    pub fn model_names(&self) -> Result<Vec<ModelName>> {
+        self.shared.folder.model_names()
+    }
+
+    /// Removes the names of models that have no object. A failure leaves a name.
+    fn remove_unused_names(&self) {
+        let folder = &self.shared.folder;
+        for named in folder.model_names().unwrap_or_default() {
+            let state = self.shared.state();
+            let is_used = state.index.iter().any(|(_, entry)| named.is_of(entry.namespace));
+            drop(state);
+            if !is_used {
+                drop(folder.files.remove(&folder.path().join(named.file_name())));
+            }
+        }
     }
 
     /// Removes objects on which none depends, while there are any that `may_go`.
@@ -348,7 +421,7 @@ impl Store {
     }
 
     /// Reads the headers of new files and forgets files that are gone. Returns the damaged ones.
-    fn scan(&self) -> Result<Vec<(PathBuf, u64)>> {
+    fn scan(&self) -> Result<Vec<DamagedFile>> {
         let folder = &self.shared.folder;
         let mut found = folder.list_objects()?;
         // Files that were used together have the same time.
@@ -362,8 +435,8 @@ impl Store {
             let entry = match known.map_or_else(|| self.look_at(&file), Ok) {
                 Ok(entry) => entry,
                 Err(MissReason::Drive(error)) => return Err(Error::at("open", &file.path)(error)),
-                Err(MissReason::Damaged(_)) => {
-                    damaged.push((file.path, file.n_bytes));
+                Err(MissReason::Damaged(damage)) => {
+                    damaged.push(DamagedFile { file, damage });
                     continue;
                 }
                 Err(MissReason::Missing | MissReason::OtherTokens) => continue,

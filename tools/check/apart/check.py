@@ -34,7 +34,7 @@ class Server:
     """A server of the demo model, on a free port."""
 
     def __init__(self, binary, *options):
-        command = [binary, "serve", "--port", "0", "--log", "off", *options]
+        command = [binary, "serve", "--port", "0", "--log", "off", "--cache-dir", "none", *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             if found := re.search(r"http://[^ ]+", line):

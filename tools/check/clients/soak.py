@@ -57,7 +57,7 @@ def client(address, seed, n, statuses):
 
 def main():
     n = int(sys.argv[2]) if len(sys.argv) > 2 else 10_000
-    command = [sys.argv[1], "serve", "--port", "0", "--log", "off", "--no-replay"]
+    command = [sys.argv[1], "serve", "--port", "0", "--log", "off", "--no-replay", "--cache-dir", "none"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         address = urllib.parse.urlparse(re.search(r" at (http://\S+)", process.stderr.readline())[1])

@@ -44,7 +44,8 @@ class Model:
 class Server:
     def __init__(self, program, model, work):
         self.log = Path(work) / "serve.log"
-        command = [program, "serve", "--port", "0", "--context", "4096", *model.options()]
+        command = [program, "serve", "--port", "0", "--context", "4096", "--cache-dir", "none"]
+        command += model.options()
         limit = model.memory_mib * MIB + LIMIT_BEYOND
         with self.log.open("w") as log:
             self.group = Group(command, limit, stderr=log)

@@ -18,7 +18,7 @@ export class Moeflux {
 
   /** Starts the server with these options and variables; port 0 is a free one. */
   async start(options = [], port = 0, variables = {}) {
-    const given = ["serve", "--port", String(port), ...options];
+    const given = ["serve", "--port", String(port), "--cache-dir", "none", ...options];
     const env = { ...process.env, ...variables };
     const started = spawn(this.#program, given, { stdio: ["ignore", "ignore", "pipe"], env });
     this.#process = started;

@@ -88,21 +88,20 @@ fn taken(command: &str, value_name: &str) -> (bool, &'static [NameSource]) {
     (value_name.contains("DIR"), names)
 }
 
-/// Adds completion to each argument that accepts a model.
+/// Adds completion to each argument that accepts a model, of a command and those below it.
 fn with_models(command: Command) -> Command {
-    command.mut_subcommands(|command| {
-        let of = command.get_name().to_owned();
-        command.mut_args(|arg| {
-            let names = arg.get_value_names().unwrap_or_default();
-            match names.first().filter(|it| it.contains("OWNER/NAME")) {
-                Some(name) => {
-                    let taken = taken(&of, name);
-                    arg.add(ArgValueCompleter::new(move |typed: &OsStr| candidates(taken, typed)))
-                }
-                None => arg,
+    let of = command.get_name().to_owned();
+    let command = command.mut_args(|arg| {
+        let names = arg.get_value_names().unwrap_or_default();
+        match names.first().filter(|it| it.contains("OWNER/NAME")) {
+            Some(name) => {
+                let taken = taken(&of, name);
+                arg.add(ArgValueCompleter::new(move |typed: &OsStr| candidates(taken, typed)))
             }
-        })
-    })
+            None => arg,
+        }
+    });
+    command.mut_subcommands(with_models)
 }
 
 fn candidates((is_path, names): (bool, &[NameSource]), typed: &OsStr) -> Vec<CompletionCandidate> {

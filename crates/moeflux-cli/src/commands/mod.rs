@@ -19,5 +19,6 @@ pub(crate) mod verify;
 pub(crate) mod pull;
 pub(crate) mod list;
 pub(crate) mod rm;
+pub(crate) mod prefix;
 pub(crate) mod serve;
 pub(crate) mod completions;

@@ -93,19 +93,23 @@ pub(crate) fn queue(text: &str) -> ParseResult<usize> {
 /// Upper bound on a time, a year: a longer one is a typo.
 const SECONDS_MAX: u64 = 366 * 24 * 3600;
 
-/// Parses a time of at least one second: `90`, `90s`, `10m`, `2h`.
+/// Parses a time of at least one second: `90`, `90s`, `10m`, `2h`, `30d`.
 pub(crate) fn time(text: &str) -> ParseResult<Duration> {
     let text = text.trim();
     let (number, factor) = match text.char_indices().next_back() {
         Some((at, 's')) => (&text[..at], 1),
         Some((at, 'm')) => (&text[..at], 60),
         Some((at, 'h')) => (&text[..at], 3600),
+        Some((at, 'd')) => (&text[..at], 24 * 3600),
         _ => (text, 1),
     };
     let seconds = number.parse::<u64>().ok().and_then(|it| it.checked_mul(factor));
     match seconds.filter(|it| (1..=SECONDS_MAX).contains(it)) {
         Some(seconds) => Ok(Duration::from_secs(seconds)),
-        None => Err("write a number of seconds, or one with s, m or h (90s, 10m, 2h)".to_owned()),
+        None => {
+            Err("write a number of seconds, or one with s, m, h or d (90s, 10m, 2h, 30d)"
+                .to_owned())
+        }
     }
 }
 

@@ -52,7 +52,7 @@ const HUB_FILE: &str = "'moeflux pull OWNER/NAME --file FILE.gguf' downloads one
                         '--model OWNER/NAME' uses it";
 
 /// Commands of these programs, each with a tip.
-const COMMANDS: [(&str, &str); 12] = [
+const COMMANDS: [(&str, &str); 13] = [
     (
         "run",
         "'moeflux chat --model MODEL' talks with a model, and 'moeflux generate PROMPT --model \
@@ -70,6 +70,7 @@ const COMMANDS: [(&str, &str); 12] = [
         "a model runs as long as 'moeflux serve', 'chat' or 'generate' does; 'moeflux list' \
             lists the models that are here",
     ),
+    ("cache", "'moeflux prefix' lists saved conversations, and 'moeflux list' downloaded models"),
     ("search", "'moeflux plan' lists models that run here; others are found on huggingface.co"),
     ("stop", "Ctrl-C stops 'moeflux serve'; running answers are finished first"),
     ("version", "'moeflux --version' shows the version"),
@@ -77,6 +78,17 @@ const COMMANDS: [(&str, &str); 12] = [
 
 const PACK: &str = "'moeflux pack MODEL DIR --bits 4' quantises a model; GGUF files and folders as \
                     published run without that";
+
+/// Commands below `prefix` as other programs name them, each with a tip.
+const PREFIX_COMMANDS: [(&str, &str); 5] = [
+    ("ls", "'moeflux prefix list' lists saved conversations"),
+    ("rm", PRUNE),
+    ("clear", PRUNE),
+    ("clean", PRUNE),
+    ("purge", PRUNE),
+];
+
+const PRUNE: &str = "'moeflux prefix prune --all' removes all saved conversations";
 
 /// Commands that take the model as an option and have no positional arguments.
 const MODEL_BY_OPTION: [&str; 4] = ["chat", "serve", "bench", "logits"];
@@ -115,6 +127,9 @@ fn of_arguments(command: &str, args: &[String]) -> Option<String> {
         }
         ("eval", [text, ..]) if !is_option(text) => {
             Some(format!("the text is an option: 'moeflux eval --file {}'", OneLine::name(text)))
+        }
+        ("prefix", [first, ..]) => {
+            PREFIX_COMMANDS.iter().find(|(name, _)| name == first).map(|(_, tip)| (*tip).to_owned())
         }
         ("plan" | "inspect" | "verify" | "pack" | "doctor", args) => {
             let at = args.iter().position(|arg| arg == "--model")?;
@@ -175,6 +190,8 @@ mod tests {
             ("show a/b", "moeflux inspect"),
             ("quantize x y", "moeflux pack"),
             ("chat qwen3:30b", "'moeflux chat --model qwen3:30b'"),
+            ("prefix clear", "moeflux prefix prune"),
+            ("cache list", "'moeflux prefix'"),
             ("serve a/b --port 1", "'moeflux serve --model a/b'"),
         ] {
             assert!(tip(line).unwrap_or_default().contains(ours), "{line}");
@@ -183,9 +200,15 @@ mod tests {
 
     #[test]
     fn our_own_names_and_texts_get_no_tip() {
-        for line in
-            ["", "generate run", "generate -- -m", "generate -n 3", "chat --model x", "plan x -p"]
-        {
+        for line in [
+            "",
+            "generate run",
+            "generate -- -m",
+            "generate -n 3",
+            "chat --model x",
+            "plan x -p",
+            "prefix list",
+        ] {
             assert_eq!(tip(line), None, "{line}");
         }
     }

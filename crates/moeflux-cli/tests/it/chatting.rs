@@ -1,19 +1,30 @@
 //! `chat` without a terminal: messages and commands from a pipe, answers as plain text.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use moeflux_testing::temp_dir::TempDir;
 use serde_json::{Value, json};
 
-use crate::support::{ModelDir, check_fails, moeflux};
+use crate::support::{ModelDir, check_fails, moeflux, set_cache};
 
 const QUESTION: &str = "What does Vec::push do?";
 const ANSWER: &str = "Appends an element to the back of a collection.";
 
-/// A chat with the demo model, or another one, that is given these lines.
+/// A chat with the demo model, or another one, that is given these lines and saves conversations in
+/// a folder of its own.
 fn chat(args: &[&str], lines: &str) -> Output {
+    let cache = TempDir::new();
+    let dir = cache.file("prefix");
+    run(&[&["--temp", "0", "--cache-dir", dir.to_str().unwrap()], args].concat(), &[], lines)
+}
+
+/// A chat with these variables.
+pub(crate) fn run(args: &[&str], variables: &[(&str, &Path)], lines: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
-    command.args(["chat", "--temp", "0"]).args(args);
+    set_cache(&mut command, Path::new(env!("CARGO_TARGET_TMPDIR")));
+    command.arg("chat").args(args).envs(variables.iter().copied());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();

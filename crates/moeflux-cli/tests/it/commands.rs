@@ -263,6 +263,9 @@ fn a_shell_completes_commands_options_and_models() {
     assert_eq!(completed("moeflux generate --model", "SOME"), ["SOME/Qwen9-MoE"]);
     assert_eq!(completed("moeflux chat --model", "model"), ["models--some--Qwen9-MoE/"]);
     assert_eq!(completed("moeflux rm", "s"), ["some/Qwen9-MoE"]);
+    assert_eq!(completed("moeflux prefix", "pr"), ["prune"]);
+    assert_eq!(completed("moeflux prefix prune", "--unu"), ["--unused-for"]);
+    assert_eq!(completed("moeflux prefix warm --model", "SOME"), ["SOME/Qwen9-MoE"]);
     assert_eq!(completed("moeflux plan", "qwen3-next"), ["qwen3-next-80B-A3B"]);
     assert_eq!(completed("moeflux pull", "openai/gpt-oss-1"), ["openai/gpt-oss-120b"]);
 }

@@ -11,6 +11,7 @@ mod machine;
 mod models;
 #[cfg(unix)]
 mod pages;
+mod saving;
 mod serving;
 mod support;
 #[cfg(unix)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use moeflux_testing::temp_dir::TempDir;
 use serde_json::{Value, json};
 
-use crate::support::{ModelDir, check_fails, moeflux, stdout_of};
+use crate::support::{ModelDir, check_fails, moeflux, set_cache, stdout_of};
 
 /// A server of the demo model, killed at the end.
 pub(crate) struct ServerProcess {
@@ -20,14 +20,31 @@ pub(crate) struct ServerProcess {
     #[cfg_attr(not(unix), expect(dead_code, reason = "no test there reads to its end"))]
     stderr: BufReader<std::process::ChildStderr>,
     /// What it printed before it served.
-    printed_before: String,
+    pub(crate) printed_before: String,
     address: String,
+    /// What it saves by default: not in the cache of who runs the tests.
+    pub(crate) cache: TempDir,
 }
 
 impl ServerProcess {
     pub(crate) fn start(args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
+        let cache = TempDir::new();
+        set_cache(&mut command, Path::new(env!("CARGO_TARGET_TMPDIR")));
+        command.env("MOEFLUX_CACHE_DIR", cache.file("prefix"));
         command.arg("serve").args(args).envs(variables.iter().copied());
+        Self::of(command, cache)
+    }
+
+    /// Starts a server whose cache folder is in this folder.
+    pub(crate) fn in_cache(cache: TempDir, args: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
+        set_cache(&mut command, cache.path());
+        command.arg("serve").args(args);
+        Self::of(command, cache)
+    }
+
+    fn of(mut command: Command, cache: TempDir) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let (mut printed, mut printed_before) = (String::new(), String::new());
@@ -39,7 +56,7 @@ impl ServerProcess {
             }
             printed_before += &printed;
         };
-        Self { child, stderr, printed_before, address }
+        Self { child, stderr, printed_before, address, cache }
     }
 
     /// The status and the body of a response.
@@ -76,7 +93,7 @@ impl Drop for ServerProcess {
 
 /// Waits until no object is being written in a folder of saved conversations, and returns their
 /// number.
-fn wait_until_saved(dir: &Path) -> usize {
+pub(crate) fn wait_until_saved(dir: &Path) -> usize {
     let list = |dir: PathBuf| {
         let entries = std::fs::read_dir(dir).into_iter().flatten();
         entries.map(|it| it.unwrap().path()).collect::<Vec<_>>()
@@ -106,6 +123,8 @@ fn a_conversation_goes_on_after_the_server_was_killed() {
     let mut messages = vec![json!({"role": "system", "content": instructions})];
     let mut cached = Vec::new();
     for question in ["What is saved?", "What is read again?", "And what is lost?"] {
+        // The state after a turn is saved if that spares reading enough tokens.
+        let question = format!("{question} {}", "Say it in a few short words, please. ".repeat(9));
         messages.push(json!({"role": "user", "content": question}));
         let request = json!({"messages": messages, "max_tokens": 30, "seed": 5});
         // Killed at the end of each turn.
@@ -226,7 +245,7 @@ fn invalid_options_are_refused_before_listening() {
 #[test]
 fn without_a_browser_the_server_names_its_page_and_goes_on() {
     let away = [("BROWSER", ""), ("SSH_CONNECTION", "192.0.2.1 1 192.0.2.2 22")];
-    let server = ServerProcess::start(&["--port", "0", "--open"], &away);
+    let server = ServerProcess::start(&["--port", "0", "--open", "--cache-dir", "none"], &away);
     let address = &server.address;
     let problem = "this is a session over SSH (forward the port)";
     let expected = format!("--open: {problem}: open http://{address}/ in a browser\n");
@@ -246,7 +265,7 @@ fn a_browser_is_opened_at_the_page() {
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let path = script.parent().unwrap().to_str().unwrap();
     let variables = [("PATH", path), ("BROWSER", "one"), ("MOEFLUX_OPEN", "true")];
-    let server = ServerProcess::start(&["--port", "0"], &variables);
+    let server = ServerProcess::start(&["--port", "0", "--cache-dir", "none"], &variables);
     assert_eq!(server.printed_before, "");
     let expected = format!("http://{}/", server.address);
     let found = || std::fs::read_to_string(&opened).unwrap_or_default();

@@ -522,6 +522,8 @@ fn the_input_history_is_readable_by_its_user_only() {
     let path = cache.path().to_str().unwrap();
     let variables = [("XDG_CACHE_HOME", path), ("HOME", path)];
     let mut chat = ChatProcess::at_prompt(&["--temp", "0"], 80, &variables);
+    let line = chat.contents().lines().nth(1).unwrap_or_default().to_owned();
+    assert!(line.starts_with("conversations are saved in "), "{line}");
     chat.ask(QUESTION, ANSWER);
     chat.leave();
     let mut found = Vec::new();

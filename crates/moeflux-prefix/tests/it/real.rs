@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,8 @@ use moeflux_testing::random::{Rng, seeds};
 use moeflux_testing::temp_dir::TempDir;
 
 use crate::simulated::SimClock;
+
+const NOT_THE_WRITER: &str = "another process writes to the folder";
 
 const LIMITS: StoreLimits = StoreLimits { n_bytes_max: 1 << 30, write_bytes_per_day: 1 << 40 };
 
@@ -50,7 +52,7 @@ fn put(store: &Store, object: &NewObject<'_>, payload: &[u8]) -> Result<ObjectId
     writer.commit()
 }
 
-fn file_of(root: &Path, id: ObjectId) -> std::path::PathBuf {
+fn file_of(root: &Path, id: ObjectId) -> PathBuf {
     let name = id.file_name();
     root.join("cache/objects").join(&name[..2]).join(name)
 }
@@ -114,6 +116,80 @@ fn a_changed_byte_of_any_part_is_a_miss_and_the_file_is_set_aside() {
         assert_eq!(damaged, (nth + 1).min(8), "at byte {place}");
         assert_eq!(store.counts().n_damaged, nth as u64 + 1);
     }
+}
+
+/// Every file below a folder, with its contents.
+fn contents(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(contents(&path)),
+            false => drop(found.insert(path.clone(), fs::read(path).unwrap())),
+        }
+    }
+    found
+}
+
+#[test]
+fn who_only_reads_changes_nothing_and_finds_all_damage() {
+    let root = TempDir::new();
+    let folder = || PrefixFolder::new(root.file("cache"), Arc::new(SimClock::default()));
+    assert!(!folder().is_there().unwrap() && Store::open_to_read(folder()).is_err());
+    assert!(!root.file("cache").exists());
+    let store = open(root.path(), LIMITS);
+    let ids: Vec<ObjectId> = (1..=3)
+        .map(|token| put(&store, &segment(&[token], 0, 5000), &[7; 5000]).unwrap())
+        .collect();
+    drop(store);
+    for (id, place) in [(ids[0], 50), (ids[1], 6000)] {
+        let path = file_of(root.path(), id);
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[place] ^= 1;
+        fs::write(&path, bytes).unwrap();
+    }
+    let before = contents(root.path());
+    assert!(folder().is_there().unwrap());
+    let store = Store::open_to_read(folder()).unwrap();
+    assert_eq!((store.role(), store.list().len()), (StoreRole::Reader, 2));
+    let damaged: Vec<ObjectId> =
+        store.damaged_headers().unwrap().into_iter().map(|it| it.id).collect();
+    let report = store.verify();
+    assert_eq!((damaged, report.n_sound, report.n_bytes), (vec![ids[0]], 1, 5000));
+    assert_eq!(report.misses.iter().map(|it| it.id).collect::<Vec<_>>(), [ids[1]]);
+    assert_eq!(store.prune(PruneRule::All).unwrap_err().to_string(), NOT_THE_WRITER);
+    assert_eq!(contents(root.path()), before);
+}
+
+#[test]
+fn models_have_names_as_long_as_they_have_objects() {
+    let root = TempDir::new();
+    let store = open(root.path(), LIMITS);
+    store.name_model(b"test", "a model").unwrap();
+    store.name_model(b"another", "unused").unwrap();
+    store.name_model(b"test", "ours").unwrap();
+    let reader = open(root.path(), LIMITS);
+    reader.name_model(b"test", "theirs").unwrap();
+    put(&store, &segment(&[1], 0, 10), &[7; 10]).unwrap();
+    let names = |store: &Store| {
+        let mut names = store.model_names().unwrap();
+        names.sort_by(|one, other| one.name.cmp(&other.name));
+        names.into_iter().map(|it| (it.is_of(namespace()), it.name)).collect::<Vec<_>>()
+    };
+    let [ours, unused] = [(true, "ours".to_owned()), (false, "unused".to_owned())];
+    assert_eq!(names(&reader), [ours.clone(), unused]);
+    drop(store);
+    // The next writer removes what nothing is called by.
+    let store = open(root.path(), LIMITS);
+    assert_eq!(names(&store), [ours]);
+    store.prune(PruneRule::All).unwrap();
+    assert_eq!(names(&store), []);
+    // A damaged one is none.
+    store.name_model(b"test", "ours").unwrap();
+    let is_name = |it: &PathBuf| it.to_str().unwrap().contains("model-");
+    let path = contents(root.path()).into_keys().find(is_name).unwrap();
+    fs::write(path, b"ours\ntest?").unwrap();
+    assert_eq!(names(&store), []);
 }
 
 #[test]

@@ -40,6 +40,7 @@ use crate::commands::chat::session::TerminalChat;
 use crate::commands::chat::terminal::Terminal;
 use crate::failure::{CommandFailure, CommandResult};
 use crate::options::args::ModelArgs;
+use crate::options::cache::{CacheArgs, CacheUse, OpenedCache};
 use crate::options::ranges;
 use crate::options::sampling::SamplingArgs;
 
@@ -80,9 +81,12 @@ pub(crate) struct ChatArgs {
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", value_parser = ranges::stop)]
     stop: Vec<String>,
-    /// Do not save what you type in a history file in the user's cache folder
+    /// Do not save what you type in a history file in the user's cache folder, nor the conversation
+    /// unless --cache-dir is given
     #[arg(long)]
     no_history: bool,
+    #[command(flatten)]
+    cache: CacheArgs,
     // Last, because its help heading applies to all options that follow.
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -110,8 +114,17 @@ pub(crate) fn run(args: &ChatArgs) -> CommandResult {
         (false, true, None) => Editor::Plain(PromptTarget::Stderr),
         (false, false, _) => Editor::Plain(PromptTarget::Nowhere),
     };
-    let model = ModelSlot::new(args.model.clone(), args.context);
-    let mut chat = TerminalChat::new(model, settings, ChatConsole::new(terminal, editor));
+    let mut console = ChatConsole::new(terminal, editor);
+    let (saved, greeting) = match args.cache.open(&cache_use(args))? {
+        OpenedCache::Open(saved, line) => (Some(saved), Some(line)),
+        OpenedCache::Refused(line) => {
+            console.note(&line)?;
+            (None, None)
+        }
+        OpenedCache::Off => (None, None),
+    };
+    let model = ModelSlot::new(args.model.clone(), args.context, saved);
+    let mut chat = TerminalChat::new(model, settings, console);
     if let Some(path) = &args.messages {
         chat.load(path)?;
     }
@@ -122,5 +135,13 @@ pub(crate) fn run(args: &ChatArgs) -> CommandResult {
         chat.offer_tools(path)?;
     }
     chat.open(args.model.model.as_deref())?;
-    chat.run()
+    chat.run(greeting.as_deref())
+}
+
+fn cache_use(args: &ChatArgs) -> CacheUse<'static> {
+    CacheUse {
+        owner_names: &[],
+        off: args.no_history.then_some("with --no-history this needs --cache-dir"),
+        has_ranks: args.model.group.is_some(),
+    }
 }

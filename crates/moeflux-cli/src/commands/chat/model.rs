@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use moeflux::{CONTEXT_DEFAULT, Error, Model};
 use moeflux_chat::Chat;
-use moeflux_schedule::{Options, Service};
+use moeflux_schedule::{Options, SavedConversations, Service};
 
 use crate::commands::chat::console::ChatConsole;
 use crate::failure::CommandResult;
 use crate::model::hub;
 use crate::model::{self, MemoryReservation};
 use crate::options::args::ModelArgs;
+use crate::options::cache;
 use crate::system::interrupt::Interrupt;
 
 /// The default length of a conversation in tokens, if the model supports as many.
@@ -24,6 +25,7 @@ const CONTEXT_OF_CHATS: usize = 65_536;
 pub(crate) struct ModelSlot {
     args: ModelArgs,
     context: Option<NonZeroUsize>,
+    saved: Option<SavedConversations>,
     loaded: Option<ChatModel>,
 }
 
@@ -48,8 +50,12 @@ pub(crate) struct CheckedModel {
 
 impl ModelSlot {
     /// Creates a slot without a model.
-    pub(crate) fn new(args: ModelArgs, context: Option<NonZeroUsize>) -> Self {
-        Self { args, context, loaded: None }
+    pub(crate) fn new(
+        args: ModelArgs,
+        context: Option<NonZeroUsize>,
+        saved: Option<SavedConversations>,
+    ) -> Self {
+        Self { args, context, saved, loaded: None }
     }
 
     /// Opens the named model, or the built-in one. The previous one stays only if the headers of
@@ -57,7 +63,8 @@ impl ModelSlot {
     pub(crate) fn open(&mut self, named: Option<&Path>, console: &ChatConsole) -> CommandResult {
         let checked = CheckedModel::new(named, &self.args, self.context)?;
         self.loaded = None;
-        let loaded = console.load(|interrupt| checked.open(&self.args, interrupt));
+        let (args, saved) = (&self.args, self.saved.clone());
+        let loaded = console.load(|interrupt| checked.open(args, saved, interrupt));
         self.loaded = Some(loaded?);
         Ok(())
     }
@@ -94,18 +101,31 @@ impl CheckedModel {
     }
 
     /// Reads the weights, with a progress bar.
-    pub(crate) fn open(self, args: &ModelArgs, interrupt: &Interrupt) -> CommandResult<ChatModel> {
+    pub(crate) fn open(
+        self,
+        args: &ModelArgs,
+        saved: Option<SavedConversations>,
+        interrupt: &Interrupt,
+    ) -> CommandResult<ChatModel> {
         let Self { named, model, name, chat, context } = self;
         let dir = model.path().to_owned();
+        let chat = match &saved {
+            Some(saved) => chat.with_saved(saved.clone())?,
+            None => chat,
+        };
         let mut options = Options::new(context);
         options.n_sessions = 1;
         options.n_queue = 1;
+        options.saved.clone_from(&saved);
         let reservation =
             MemoryReservation { at_first: context.min(CONTEXT_DEFAULT), ..context.into() };
         let backend = args.backend()?;
         let (args, interrupt) = (args.clone(), interrupt.clone());
-        let load =
-            move |model| model::load_traced(backend, (model, reservation), &args, &interrupt);
+        let of_model = hub::name_of(&dir);
+        let load = move |model| {
+            let loaded = model::load_traced(backend, (model, reservation), &args, &interrupt);
+            loaded.inspect(|engine| cache::name_model(saved.as_ref(), engine, &of_model))
+        };
         let service = Service::start(model::loader(model, load), Arc::clone(chat.text()), options)?;
         service.wait_until_open()?;
         Ok(ChatModel { named, dir, name, chat, service })

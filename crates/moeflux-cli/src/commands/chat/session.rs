@@ -70,12 +70,15 @@ impl TerminalChat {
         self.conversation.transcript.set_system(Some(text.to_owned()));
     }
 
-    /// Runs until the user ends the chat.
-    pub(crate) fn run(mut self) -> CommandResult {
+    /// Runs until the user ends the chat. `cache_line` says where conversations are saved.
+    pub(crate) fn run(mut self, cache_line: Option<&str>) -> CommandResult {
         if self.console.is_interactive() {
             let name = self.model.get().map_or("no model", |loaded| &loaded.name);
             let greeting = format!("{name}; /help lists the commands, Ctrl-D ends the chat");
             self.console.screen.line(Style::DIM, &greeting)?;
+            if let Some(line) = cache_line {
+                self.console.screen.line(Style::DIM, line)?;
+            }
         }
         loop {
             if !self.console.screen.has_reader() {

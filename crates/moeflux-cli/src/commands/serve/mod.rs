@@ -12,15 +12,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use moeflux::Error;
+use moeflux::{Error, Result};
 use moeflux_io::give_back_freed_memory;
-use moeflux_server::http::{ModelManager, Server};
+use moeflux_schedule::SavedConversations;
+use moeflux_server::http::{ModelManager, Server, ServerConfig};
 
 use crate::commands::serve::args::{ServeArgs, request_memory_bytes};
 use crate::commands::serve::models::{Catalogue, Manager, ModelInUse};
 use crate::commands::serve::start::{ModelStarter, OpenedModel};
 use crate::failure::{CommandFailure, CommandResult};
 use crate::model;
+use crate::options::cache::{CacheUse, OpenedCache};
 use crate::output::print;
 use crate::system::browser::BrowserLauncher;
 use crate::system::interrupt::{Interrupt, StopRequest};
@@ -42,8 +44,9 @@ pub(crate) fn run(args: &ServeArgs) -> CommandResult {
     let opened = OpenedModel::new(args)?;
     log::begin(args.log)?;
     let config = args::config(args, request_memory_bytes)?;
-    let saved = args.cache.open(&config.owner_names())?;
+    let (saved, saved_line) = saved(args, &config)?;
     let server = Server::bind(config)?;
+    saved_line.iter().for_each(|line| print::stderr_line(line));
     let stopper = server.stopper();
     let interrupt = Interrupt::listen_and(move |request| match request {
         StopRequest::Graceful => stopper.stop(),
@@ -93,8 +96,26 @@ pub(crate) fn run(args: &ServeArgs) -> CommandResult {
     }
 }
 
+/// Opens the folder of saved conversations. Returns it, and what is to be said of it.
+fn saved(
+    args: &ServeArgs,
+    config: &ServerConfig,
+) -> Result<(Option<SavedConversations>, Option<String>)> {
+    let used = CacheUse {
+        owner_names: &config.owner_names(),
+        // Who hands out keys serves others, and decides whether what they write is saved.
+        off: args.api_key_file.as_ref().map(|_| "with --api-key-file this needs --cache-dir"),
+        has_ranks: args.model.group.is_some(),
+    };
+    Ok(match args.cache.open(&used)? {
+        OpenedCache::Open(saved, line) => (Some(saved), Some(line)),
+        OpenedCache::Refused(line) => (None, Some(line)),
+        OpenedCache::Off => (None, None),
+    })
+}
+
 /// Says so if no browser was opened; the server goes on.
-fn report_browser(page: &str, browser: &mut Result<BrowserLauncher, String>) {
+fn report_browser(page: &str, browser: &mut std::result::Result<BrowserLauncher, String>) {
     let problem = match browser {
         Ok(launcher) => launcher.failure(),
         Err(problem) => Some(problem.clone()),

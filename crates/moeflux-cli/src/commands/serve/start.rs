@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use crate::commands::serve::args::ServeArgs;
 use crate::failure::CommandResult;
 use crate::model::{self, LoadWatcher, hub};
+use crate::options::cache;
 use crate::system::clock;
 use crate::system::interrupt::Interrupt;
 use crate::system::measurements::{MeasuredRate, Measurements};
@@ -107,9 +108,11 @@ impl ModelStarter {
         options.saved.clone_from(&self.saved);
         let backend = args.model.backend()?;
         let (model_args, mut before) = (args.model, Some(before));
+        let (saved, name) = (self.saved.clone(), hub::name_of(model.path()));
         let load = move |model| {
             before.take().map_or(Ok(()), |before| before())?;
-            model::load_on(backend, (model, reservation), &model_args, &*control)
+            let loaded = model::load_on(backend, (model, reservation), &model_args, &*control);
+            loaded.inspect(|engine| cache::name_model(saved.as_ref(), engine, &name))
         };
         let service = Service::start(model::loader(model, load), Arc::clone(&text), options)?;
         let service = Arc::new(service);

@@ -38,7 +38,7 @@ fn text_and_conversations_follow_the_metadata() {
     assert_eq!(chat["stats"]["prompt_tokens"], 1 + 5 + 4 + 1 + 1 + 1 + 10, "{chat}");
 
     let mut command = Command::new(env!("CARGO_BIN_EXE_moeflux"));
-    command.args(["chat", "-n", "6", "--model", text(&file)]);
+    command.args(["chat", "-n", "6", "--cache-dir", "none", "--model", text(&file)]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(b"Once\n").unwrap();
     let output = child.wait_with_output().unwrap();
