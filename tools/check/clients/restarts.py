@@ -93,7 +93,7 @@ def main(moeflux, model, loop_format, tools):
         part = backend.n_cached / max(1, backend.n_prompt)
         print(f"{loop_format}: {backend.n_starts} restarts; {backend.n_cached} of {backend.n_prompt} prompt tokens came "
               f"from the folder ({part:.2f})")
-        # Each conversation begins with a prompt that nobody has asked before; the others continue one.
+        # Each conversation begins with a prompt that is new; the others continue one.
         sys.exit(status or (part < 0.5))
 
 

@@ -61,8 +61,6 @@ pub(crate) struct CacheUse<'a> {
     pub(crate) owner_names: &'a [String],
     /// Why conversations are not saved unless `--cache-dir` is given; `None` if they are.
     pub(crate) off: Option<&'static str>,
-    /// Whether several ranks run the model.
-    pub(crate) has_ranks: bool,
 }
 
 /// What became of the folder.
@@ -100,9 +98,6 @@ impl CacheArgs {
             (Some(dir), _) if dir == Path::new(NO_DIR) => return Ok(OpenedCache::Off),
             (None, Some(why)) if self.cache_size.is_some() => return refused(&why),
             (None, Some(_)) => return Ok(OpenedCache::Off),
-            // Nothing has tried whether other ranks follow a load between the layers of a step.
-            (Some(_), _) if used.has_ranks => return refused(&"several ranks run the model"),
-            (None, None) if used.has_ranks => return Ok(OpenedCache::Off),
             _ => {}
         }
         match named {
@@ -213,7 +208,7 @@ mod tests {
         cache: CacheArgs,
     }
 
-    const USUAL: CacheUse<'static> = CacheUse { owner_names: &[], off: None, has_ranks: false };
+    const USUAL: CacheUse<'static> = CacheUse { owner_names: &[], off: None };
 
     /// Returns what is said of these arguments, and whether conversations are saved.
     #[track_caller]
@@ -239,16 +234,5 @@ mod tests {
         assert_eq!(said(&[], &off), (false, String::new()));
         let line = "conversations are not saved: of keys".to_owned();
         assert_eq!(said(&["--cache-size", "2M"], &off), (false, line));
-    }
-
-    #[test]
-    fn several_ranks_save_nothing() {
-        let root = TempDir::new();
-        let dir = root.file("cache");
-        let ranks = CacheUse { has_ranks: true, ..USUAL };
-        assert_eq!(said(&[], &ranks), (false, String::new()));
-        let line = "conversations are not saved: several ranks run the model".to_owned();
-        assert_eq!(said(&["--cache-dir", dir.to_str().unwrap()], &ranks), (false, line));
-        assert!(!dir.exists());
     }
 }

@@ -148,6 +148,25 @@ fn a_conversation_goes_on_after_the_server_was_killed() {
     assert!(cached[0] == 0 && cached[1] > 80 && cached[2] > cached[1], "{cached:?}");
 }
 
+#[cfg(unix)]
+#[test]
+fn the_end_of_the_server_saves_the_last_turn() {
+    let dir = TempDir::new();
+    let cache_dir = dir.path().join("cache");
+    let options = ["--port", "0", "--cache-dir", cache_dir.to_str().unwrap(), "--context", "2048"];
+    let question = "You answer questions about prefix caches. ".repeat(12);
+    let messages = json!([{"role": "user", "content": question}]);
+    let request = json!({"messages": messages, "max_tokens": 30, "temperature": 0});
+    for is_cached in [false, true] {
+        let server = ServerProcess::start(&options, &[]);
+        let found = server.json("POST /v1/chat/completions", &request);
+        let n_cached = found["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+        assert_eq!(n_cached > Some(80), is_cached, "{found}");
+        // At once after the answer.
+        end(server);
+    }
+}
+
 #[test]
 fn the_demo_model_answers_and_the_process_ends_well() {
     let variables = [("MOEFLUX_SERVED_NAME", "local,other"), ("MOEFLUX_CONTEXT", "512")];

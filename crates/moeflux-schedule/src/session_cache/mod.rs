@@ -55,7 +55,7 @@ pub(crate) struct SessionOrigin<'j> {
 }
 
 /// Upper bound on the tokens that a template writes between an answer and the next question.
-const N_BETWEEN_TURNS: usize = 64;
+const N_BETWEEN_TURNS: usize = 8;
 
 impl<'j> SessionOrigin<'j> {
     /// Whether the job's prompt continued a conversation after its last answer. The next one then

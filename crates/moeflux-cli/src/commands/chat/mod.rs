@@ -142,6 +142,5 @@ fn cache_use(args: &ChatArgs) -> CacheUse<'static> {
     CacheUse {
         owner_names: &[],
         off: args.no_history.then_some("with --no-history this needs --cache-dir"),
-        has_ranks: args.model.group.is_some(),
     }
 }

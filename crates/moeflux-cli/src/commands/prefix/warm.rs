@@ -158,8 +158,7 @@ fn asked(path: &Path, body: Value, chat: &Chat, limit: TextLimit) -> CommandResu
 
 /// Opens the folder, in which this process must write.
 fn opened_cache(args: &WarmArgs) -> CommandResult<SavedConversations> {
-    let has_ranks = args.model.group.is_some();
-    let used = CacheUse { owner_names: &[], off: None, has_ranks };
+    let used = CacheUse { owner_names: &[], off: None };
     let saved = match args.cache.open(&used)? {
         OpenedCache::Open(saved, _) => saved,
         OpenedCache::Refused(line) => return Err(Error::Input(line).into()),

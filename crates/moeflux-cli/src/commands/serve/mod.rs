@@ -85,8 +85,11 @@ pub(crate) fn run(args: &ServeArgs) -> CommandResult {
         opened
     });
     let opening = opening.map_err(|error| Error::Machine(format!("cannot serve: {error}")))?;
+    let models = server.models();
     let ended = server.run(served);
     manager.end();
+    // What is not saved yet would be lost with the process.
+    models.close();
     ended?;
     let opened = opening.join().unwrap_or(Ok(()));
     match opened {
@@ -105,7 +108,6 @@ fn saved(
         owner_names: &config.owner_names(),
         // Who hands out keys serves others, and decides whether what they write is saved.
         off: args.api_key_file.as_ref().map(|_| "with --api-key-file this needs --cache-dir"),
-        has_ranks: args.model.group.is_some(),
     };
     Ok(match args.cache.open(&used)? {
         OpenedCache::Open(saved, line) => (Some(saved), Some(line)),
