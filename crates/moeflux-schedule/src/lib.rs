@@ -91,7 +91,7 @@ pub use job::{
 };
 pub use options::Options;
 pub use saved::sampled::{NewAnswer, SavedAnswer, SavedAnswers, UsedAnswers};
-pub use saved::{OwnerIds, SavedConversations};
+pub use saved::{N_TOKENS_SAVED_MIN, OwnerIds, SavedConversations};
 pub use service::{Open, Service, Ticket};
 pub use session_cache::KeptLimits;
 pub use shared::{ExpertsReply, ExpertsReport, State};

@@ -21,14 +21,8 @@ use crate::system::{cache, clock};
 const SIZE_DEFAULT_MAX: u64 = 32_000_000_000;
 const FREE_PART: u64 = 10;
 
-/// Fewer tokens are read sooner than loaded.
-pub(crate) const N_TOKENS_MIN: usize = 64;
-
 /// The value of `--cache-dir` with which nothing is saved.
 const NO_DIR: &str = "none";
-
-/// Where experts are streamed, this many tokens are read in minutes.
-const N_TOKENS_AT_RISK: usize = 8192;
 
 /// Options of saved conversations.
 #[derive(Clone, Debug, Args)]
@@ -140,13 +134,8 @@ impl CacheArgs {
             true => Some(OwnerId::ANONYMOUS),
             false => ids.get(idx).copied(),
         };
-        let saved = SavedConversations {
-            store,
-            owners: Arc::new(owners),
-            n_tokens_min: N_TOKENS_MIN,
-            n_tokens_at_risk: N_TOKENS_AT_RISK,
-        };
-        Ok(OpenedCache::Open(saved, line))
+        let saved = SavedConversations::new(store);
+        Ok(OpenedCache::Open(SavedConversations { owners: Arc::new(owners), ..saved }, line))
     }
 }
 

@@ -143,10 +143,13 @@ impl GpuBackend {
 
 impl Backend for GpuBackend {
     fn names(&self) -> DeviceNames {
-        let isa = self.gpu.facts().api;
+        let facts = self.gpu.facts();
+        let isa = facts.api;
+        let device = format!("{}\n{}\n{isa}", facts.name, facts.driver);
+        let device_hash = twox_hash::XxHash3_64::oneshot(device.as_bytes());
         let unit = self.gpu.matrix_unit_for(&self.config);
         let arithmetic = unit.map_or(Arithmetic::F32, |_| Arithmetic::F16Staged);
-        DeviceNames { backend: "gpu", arithmetic, isa, bits_version: BITS_VERSION }
+        DeviceNames { backend: "gpu", arithmetic, isa, bits_version: BITS_VERSION, device_hash }
     }
 
     fn n_rows_max(&self) -> usize {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use moeflux::{CopyBooking, Engine, Result, Session, TokenId};
+use moeflux::{CopyBooking, Engine, Error, Result, Session, TokenId};
 use moeflux_prefix::{
     FoundPrefix, Holding, ObjectKind, OwnerId, PrefixNamespace, StateNeed, Store, StoreRole,
 };
@@ -33,7 +33,10 @@ use crate::tracked::JobId;
 /// Positions that are copied at a time: so few that a step waits for milliseconds.
 const BLOCK_POSITIONS: usize = 256;
 
-/// Blocks that are read ahead of the one that is loaded.
+/// Lower bound on those: the drive's thread reports a block after it was taken or put here.
+const N_BLOCKS_AHEAD_MIN: usize = 1;
+
+/// Blocks that are read ahead of the one that is loaded, if there is memory for them.
 const N_BLOCKS_AHEAD: usize = 2;
 
 /// Memory for one block is booked ahead if it is at most this part of the memory of sessions.
@@ -42,7 +45,37 @@ const RESERVE_PART: u64 = 8;
 /// Returns the id of an owner's conversations; `None` if they are not saved.
 pub type OwnerIds = dyn Fn(Owner) -> Option<OwnerId> + Send + Sync;
 
+/// Default of [`SavedConversations::n_tokens_min`]: fewer tokens are read sooner than loaded.
+pub const N_TOKENS_SAVED_MIN: usize = 64;
+
+/// Where experts are streamed, this many tokens are read in minutes.
+const N_TOKENS_AT_RISK_DEFAULT: usize = 8192;
+
 /// Where conversations are saved.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::{Duration, SystemTime, UNIX_EPOCH};
+///
+/// use moeflux_prefix::{PrefixFolder, Store, StoreLimits, WallClock};
+/// use moeflux_schedule::{Options, SavedConversations};
+///
+/// #[derive(Debug)]
+/// struct SystemClock;
+///
+/// impl WallClock for SystemClock {
+///     fn since_1970(&self) -> Duration {
+///         SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+///     }
+/// }
+///
+/// let folder = PrefixFolder::new("conversations".into(), Arc::new(SystemClock));
+/// let limits = StoreLimits { n_bytes_max: 32 << 30, write_bytes_per_day: 100 << 30 };
+/// let saved = SavedConversations::new(Store::open(folder, limits)?);
+/// let mut options = Options::new(65_536);
+/// options.saved = Some(saved);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct SavedConversations {
     /// The folder.
@@ -54,6 +87,20 @@ pub struct SavedConversations {
     /// A long prompt is saved whenever this many more tokens of it were read, so that no more are
     /// lost if the process is killed.
     pub n_tokens_at_risk: usize,
+}
+
+impl SavedConversations {
+    /// Saves the conversations of all owners under one id, from 64 tokens on, and long prompts
+    /// every 8,192 tokens.
+    #[must_use]
+    pub fn new(store: Store) -> Self {
+        Self {
+            store,
+            owners: Arc::new(|_| Some(OwnerId::ANONYMOUS)),
+            n_tokens_min: N_TOKENS_SAVED_MIN,
+            n_tokens_at_risk: N_TOKENS_AT_RISK_DEFAULT,
+        }
+    }
 }
 
 impl fmt::Debug for SavedConversations {
@@ -171,31 +218,39 @@ impl<'e> SavedSessions<'e> {
     }
 
     /// Begins to load what was saved of a prompt, if it is worth more than the tokens that the
-    /// session has. The prompt's last token is always read.
+    /// session has. The prompt's last token is always read. Otherwise returns the session, and
+    /// whether there was only no memory to load it.
     pub(crate) fn load(
         &self,
         owner: Owner,
         prompt: &[TokenId],
         mut session: Session,
-    ) -> std::result::Result<SessionLoad, Session> {
-        let Some(namespace) = self.namespace(owner) else { return Err(session) };
+    ) -> std::result::Result<SessionLoad, (Session, bool)> {
+        let Some(namespace) = self.namespace(owner) else { return Err((session, false)) };
         let n_held = session.tokens().len();
         let wanted = numbers(&prompt[..prompt.len().saturating_sub(1)]);
         let need =
             if self.engine.is_recurrent() { StateNeed::StateAtEnd } else { StateNeed::NoState };
         let found = self.saved.store.find(namespace, &wanted, need);
         if found.n_tokens < n_held + self.saved.n_tokens_min {
-            return Err(session);
+            return Err((session, false));
         }
         let Ok((first, objects)) = self.objects_after(&found, &mut session) else {
-            return Err(session);
+            return Err((session, false));
         };
-        let Ok(block_bytes) = self.block_bytes(&session) else { return Err(session) };
-        let ahead_bytes = (N_BLOCKS_AHEAD as u64 + 2) * block_bytes;
-        let Ok(booking) = session.book_copy(ahead_bytes) else { return Err(session) };
+        let Ok(block_bytes) = self.block_bytes(&session) else { return Err((session, false)) };
+        // One block is being read, and one is being loaded.
+        let booked = [N_BLOCKS_AHEAD, N_BLOCKS_AHEAD_MIN].into_iter().find_map(|n_ahead| {
+            let booking = session.book_copy((n_ahead as u64 + 2) * block_bytes).ok()?;
+            Some((n_ahead, booking))
+        });
+        let Some((n_ahead, booking)) = booked else { return Err((session, true)) };
         let tokens = prompt[first..found.n_tokens].to_vec();
-        let parts = session.load_parts(tokens).map_err(|failure| failure.session)?;
-        let (reply, parts_read) = sync_channel(N_BLOCKS_AHEAD);
+        let parts = session.load_parts(tokens).map_err(|failure| {
+            let is_short = matches!(failure.error, Error::NoRoom { .. });
+            (failure.session, is_short)
+        })?;
+        let (reply, parts_read) = sync_channel(n_ahead);
         let tokens = wanted[..found.n_tokens].to_vec();
         self.drive.read(ReadTask { found, objects, tokens, reply });
         Ok(SessionLoad::new(parts, parts_read, booking))

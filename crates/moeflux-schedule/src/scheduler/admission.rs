@@ -214,17 +214,22 @@ impl Scheduler<'_> {
     }
 
     /// Begins a job, after its session was loaded if the drive has more of its prompt.
-    fn load_or_begin(&mut self, submitted: SubmittedJob, session: Session) {
+    fn load_or_begin(&mut self, submitted: SubmittedJob, mut session: Session) {
         let Job { owner, prompt, scores_prompt, .. } = &submitted.job;
-        let saved = self.saved.as_ref().filter(|_| !scores_prompt);
-        let load = match saved {
-            Some(saved) => saved.load(*owner, prompt, session),
-            None => Err(session),
-        };
-        match load {
-            Ok(load) => self.loads.push((submitted, load)),
-            Err(session) => self.begin(submitted, session, None),
+        while let Some(saved) = self.saved.as_ref().filter(|_| !scores_prompt) {
+            let (back, is_short) = match saved.load(*owner, prompt, session) {
+                Ok(load) => {
+                    self.loads.push((submitted, load));
+                    return;
+                }
+                Err(refused) => refused,
+            };
+            session = back;
+            if !is_short || !self.evict_one() {
+                break;
+            }
         }
+        self.begin(submitted, session, None);
     }
 
     /// Begins a job with a session, `n_loaded` of whose tokens were loaded from a drive; `None` if

@@ -169,8 +169,12 @@ impl<'e> Scheduler<'e> {
         self.answers.session_cache.evict_older()
     }
 
-    /// Saves the session that is dropped next.
+    /// Saves the session that is dropped next. While a session is loaded, the drive's thread may
+    /// wait for the scheduler, which must then not wait for it.
     fn save_victim(&mut self) {
+        if !self.loads.is_empty() {
+            return;
+        }
         let victim = self.answers.session_cache.unsaved_victim();
         let (saved, mut sessions) = self.saved_and_sessions();
         if let Some((saved, victim)) = saved.zip(victim) {

@@ -51,7 +51,7 @@ fn options(store: Store) -> Options {
     let mut options = Options::new(CONTEXT);
     options.n_sessions = 3;
     options.saved =
-        Some(SavedConversations { store, owners, n_tokens_min: 8, n_tokens_at_risk: 300 });
+        Some(SavedConversations { store, owners, n_tokens_min: 8, n_tokens_at_risk: usize::MAX });
     options
 }
 

@@ -56,12 +56,12 @@ pub struct ServerConfig {
 }
 
 impl ServerConfig {
-    /// Returns the names of the owners of cached conversations, by number: the keys; none if all
-    /// clients share one cache.
+    /// Returns the names of the owners of cached conversations, by number: those of the keys, or
+    /// the keys themselves; none if all clients share one cache.
     #[must_use]
     pub fn owner_names(&self) -> Vec<String> {
         match self.cache {
-            CacheScope::PerKey => self.keys.keys.iter().map(|key| key.text.clone()).collect(),
+            CacheScope::PerKey => self.keys.keys.iter().map(ApiKey::owner_name).collect(),
             CacheScope::Shared => Vec::new(),
         }
     }
@@ -226,6 +226,9 @@ pub struct MeasuredRates {
 /// The word after a key whose clients may manage models.
 const MANAGE_MARK: &str = "manage";
 
+/// What precedes the name of a key.
+const NAME_MARK: &str = "name=";
+
 /// Keys that identify clients.
 #[derive(Clone, Default)]
 pub struct ApiKeys {
@@ -236,11 +239,43 @@ pub struct ApiKeys {
 struct ApiKey {
     text: String,
     may_manage: bool,
+    name: Option<String>,
+}
+
+impl ApiKey {
+    /// Parses a line.
+    fn of_line(line: &str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let text = words.next()?.to_owned();
+        let mut key = Self { text, may_manage: false, name: None };
+        for word in words {
+            match word.strip_prefix(NAME_MARK) {
+                Some(name) if !name.is_empty() && key.name.is_none() => {
+                    key.name = Some(name.to_owned());
+                }
+                None if word == MANAGE_MARK && !key.may_manage => key.may_manage = true,
+                _ => return None,
+            }
+        }
+        let is_valid = |text: &str| {
+            text.len() <= KEY_BYTES_MAX && text.bytes().all(|it| it.is_ascii_graphic())
+        };
+        (is_valid(&key.text) && key.name.as_deref().is_none_or(is_valid)).then_some(key)
+    }
+
+    /// Returns the name of the owner of its conversations. No name is that of a key without one.
+    fn owner_name(&self) -> String {
+        match &self.name {
+            Some(name) => format!("name {name}"),
+            None => format!("key {}", self.text),
+        }
+    }
 }
 
 impl ApiKeys {
     /// Parses keys, one per line. After a blank, `manage` marks a key whose clients may manage
-    /// models. Skips blank lines and those that begin with `#`.
+    /// models, and `name=NAME` names a key, so that conversations on a drive are still found with
+    /// another key of that name. Skips blank lines and those that begin with `#`.
     ///
     /// # Errors
     /// [`Error::Input`] if a line is no key, with the line's number, or if there are too many keys.
@@ -251,17 +286,15 @@ impl ApiKeys {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let (key, mark) = line.split_once([' ', '\t']).unwrap_or((line, ""));
-            let may_manage = mark.trim() == MANAGE_MARK;
-            let is_key = key.len() <= KEY_BYTES_MAX && key.bytes().all(|it| it.is_ascii_graphic());
-            if !is_key || !may_manage && !mark.is_empty() {
+            let Some(key) = ApiKey::of_line(line) else {
                 return Err(Error::Input(format!(
                     "line {} is not an API key: a key has at most {KEY_BYTES_MAX} visible ASCII \
-                     characters, and only the word `{MANAGE_MARK}` may follow it",
+                     characters, and only the words `{MANAGE_MARK}` and `{NAME_MARK}NAME` may \
+                     follow it",
                     line_idx + 1
                 )));
-            }
-            keys.push(ApiKey { text: key.to_owned(), may_manage });
+            };
+            keys.push(key);
         }
         if keys.len() > N_KEYS_MAX {
             let n_keys = keys.len();
@@ -344,9 +377,29 @@ mod tests {
     }
 
     #[test]
+    fn owners_have_the_names_of_their_keys() {
+        let lines = "sk-1\nsk-2 name=ann manage\nsk-3 manage name=bo\nsk-4 name=ann\n";
+        let keys = ApiKeys::from_lines(lines).unwrap();
+        assert_eq!([1, 2, 3].map(|key_idx| keys.may_manage(key_idx)), [true, true, false]);
+        let config = ServerConfig { keys, ..ServerConfig::default() };
+        assert_eq!(config.owner_names(), ["key sk-1", "name ann", "name bo", "name ann"]);
+        let shared = ServerConfig { cache: CacheScope::Shared, ..config };
+        assert!(shared.owner_names().is_empty());
+    }
+
+    #[test]
     fn invalid_keys_are_refused_by_their_line() {
         let problem = |text: &str| ApiKeys::from_lines(text).unwrap_err().to_string();
-        for line in ["b c", "b manage c", "b managed", "b MANAGE"] {
+        for line in [
+            "b c",
+            "b manage c",
+            "b managed",
+            "b MANAGE",
+            "b manage manage",
+            "b name=",
+            "b name=a name=c",
+            "b name=\u{e9}",
+        ] {
             let found = problem(&format!("a\n{line}"));
             assert!(found.starts_with("line 2 is not an API key: "), "{found}");
         }

@@ -78,6 +78,8 @@ pub struct DeviceNames {
     /// Version of the backend's results, incremented by each change that altered a bit of any
     /// result. A saved state belongs to one version.
     pub bits_version: u32,
+    /// A hash of the GPU's name and driver, on which its results may depend; 0 for a CPU.
+    pub device_hash: u64,
 }
 
 /// Statistics of routed experts kept on a device, some of them in host memory.

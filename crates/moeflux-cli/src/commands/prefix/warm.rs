@@ -14,7 +14,9 @@ use moeflux::provider::error::grouped;
 use moeflux::{CONTEXT_DEFAULT, Error, Model, TextLimit};
 use moeflux_chat::{AskError, Chat, ChatOptions, PreparedPrompt};
 use moeflux_prefix::{OwnerId, PrefixNamespace, StateNeed, StoreRole};
-use moeflux_schedule::{Event, Job, Options, SavedConversations, Service, State};
+use moeflux_schedule::{
+    Event, Job, N_TOKENS_SAVED_MIN, Options, SavedConversations, Service, State,
+};
 use moeflux_wire::{Prompt, chat};
 use serde_json::Value;
 
@@ -22,7 +24,7 @@ use crate::commands::prefix::is_written_elsewhere;
 use crate::failure::{CommandFailure, CommandResult};
 use crate::model::{self, hub};
 use crate::options::args::ModelArgs;
-use crate::options::cache::{CacheArgs, CacheUse, N_TOKENS_MIN, OpenedCache, name_model};
+use crate::options::cache::{CacheArgs, CacheUse, OpenedCache, name_model};
 use crate::options::prompt::{read_messages, read_prompt};
 use crate::options::ranges;
 use crate::output::print;
@@ -100,7 +102,7 @@ pub(super) fn run(args: &WarmArgs) -> CommandResult {
         let (n_tokens, path) = (tokens.len(), path.display());
         let numbers = format!("{} of {} tokens", grouped(n_saved as u64), grouped(n_tokens as u64));
         print::line(&format!("{path}: {numbers} are saved"))?;
-        if n_saved + N_TOKENS_MIN < n_tokens {
+        if n_saved + N_TOKENS_SAVED_MIN < n_tokens {
             unsaved.get_or_insert(format!(
                 "{path}: only {numbers} were saved: the folder, the drive or the writes of this \
                  day are at their limit (--cache-size, --cache-writes-per-day)"
@@ -131,8 +133,9 @@ impl PromptFile {
             Self::Chat(body) => asked(path, body, chat, limit)?.job(sampling),
         };
         let n_tokens = job.prompt.len();
-        if n_tokens < N_TOKENS_MIN {
-            let problem = format!("has {n_tokens} tokens: fewer than {N_TOKENS_MIN} are not saved");
+        if n_tokens < N_TOKENS_SAVED_MIN {
+            let problem =
+                format!("has {n_tokens} tokens: fewer than {N_TOKENS_SAVED_MIN} are not saved");
             return Err(Error::malformed(path, problem).into());
         }
         Ok(Job { n_tokens_max: Some(0), masks: None, ..job })

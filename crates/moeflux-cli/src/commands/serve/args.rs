@@ -59,7 +59,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATH")]
     pub(super) unix: Option<PathBuf>,
     /// File with the keys that clients may use, one per line, with the word `manage` after those
-    /// that --allow-manage is for [default: no key is required]
+    /// that --allow-manage is for, and `name=NAME` after those that are to keep their saved
+    /// conversations when they are replaced [default: no key is required]
     #[arg(long, value_name = "FILE")]
     pub(super) api_key_file: Option<PathBuf>,
     /// Name of this machine that clients may use in addresses, in addition to its own; may be given

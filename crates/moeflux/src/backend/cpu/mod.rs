@@ -306,7 +306,7 @@ impl Backend for CpuBackend {
     fn names(&self) -> DeviceNames {
         let Common { arithmetic, table, .. } = self.executor.common;
         let bits_version = bits_version(arithmetic);
-        DeviceNames { backend: "cpu", arithmetic, isa: table.name(), bits_version }
+        DeviceNames { backend: "cpu", arithmetic, isa: table.name(), bits_version, device_hash: 0 }
     }
 
     fn n_rows_max(&self) -> usize {

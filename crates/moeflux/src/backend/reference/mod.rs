@@ -118,6 +118,7 @@ impl Backend for ReferenceBackend {
             arithmetic: Arithmetic::F32,
             isa: "scalar",
             bits_version: BITS_VERSION,
+            device_hash: 0,
         }
     }
 

@@ -95,9 +95,11 @@ impl SnapshotHeader {
     }
 }
 
-/// Returns the bytes that are equal for engines whose sessions can exchange what they keep.
+/// Returns the bytes that are equal for engines whose sessions can exchange what they keep without
+/// a change of any result. A snapshot, which is loaded on purpose, may come from another GPU.
 pub(crate) fn identity(runtime: &Runtime) -> Vec<u8> {
-    identity_fields(runtime).into_iter().flat_map(|field| field.bytes).collect()
+    let fields = identity_fields(runtime).into_iter().flat_map(|field| field.bytes);
+    fields.chain(runtime.device_names().device_hash.to_le_bytes()).collect()
 }
 
 /// Bytes that must be equal, and the error text if they are not.
