@@ -287,7 +287,8 @@ impl Engine {
     /// engine with the same.
     #[must_use]
     pub fn state_identity(&self) -> Vec<u8> {
-        identity(&self.runtime)
+        let device_hash = self.device_names().device_hash.to_le_bytes();
+        [&identity(&self.runtime)[..], &device_hash].concat()
     }
 
     /// Reads the header of a saved session, or of a part of one, and checks that it fits sessions

@@ -95,11 +95,9 @@ impl SnapshotHeader {
     }
 }
 
-/// Returns the bytes that are equal for engines whose sessions can exchange what they keep without
-/// a change of any result. A snapshot, which is loaded on purpose, may come from another GPU.
+/// Returns the bytes that are equal for engines whose sessions can exchange what they keep.
 pub(crate) fn identity(runtime: &Runtime) -> Vec<u8> {
-    let fields = identity_fields(runtime).into_iter().flat_map(|field| field.bytes);
-    fields.chain(runtime.device_names().device_hash.to_le_bytes()).collect()
+    identity_fields(runtime).into_iter().flat_map(|field| field.bytes).collect()
 }
 
 /// Bytes that must be equal, and the error text if they are not.
