@@ -175,9 +175,12 @@ impl DriveThread {
         self.begin(Write::Block(block));
     }
 
-    /// Becomes the process that writes to the folder, if there is none. Nothing may be waiting.
+    /// Becomes the process that writes to the folder, if there is none. Does nothing while a write
+    /// is waiting: of a session that was given up for another, or an earlier attempt.
     pub(crate) fn take_over(&self) {
-        self.begin(Write::Lock);
+        if !self.is_writing() {
+            self.begin(Write::Lock);
+        }
     }
 
     fn begin(&self, write: Write) {
@@ -338,4 +341,44 @@ fn read_part(reader: &mut impl Read, n_bytes: usize) -> std::result::Result<Vec<
     let mut bytes = vec![0; n_bytes];
     reader.read_exact(&mut bytes).map_err(|error| error.to_string())?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use moeflux_prefix::{PrefixFolder, StoreLimits, WallClock};
+    use moeflux_testing::temp_dir::TempDir;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct StoppedClock;
+
+    impl WallClock for StoppedClock {
+        fn since_1970(&self) -> Duration {
+            Duration::ZERO
+        }
+    }
+
+    #[test]
+    fn the_lock_is_asked_for_once_at_a_time_and_a_refusal_is_told_once() {
+        let dir = TempDir::new();
+        let open = || {
+            let folder = PrefixFolder::new(dir.path().to_owned(), Arc::new(StoppedClock));
+            let limits = StoreLimits { n_bytes_max: u64::MAX, write_bytes_per_day: u64::MAX };
+            Store::open(folder, limits).unwrap()
+        };
+        let (writer, reader) = (open(), open());
+        let drive = DriveThread::start(reader.clone(), Box::new(|| {})).unwrap();
+        for _ in 0..100 {
+            drive.take_over();
+        }
+        drive.wait(Duration::from_secs(60)).unwrap();
+        assert_eq!(drive.take_progress(), WriteProgress::Refused);
+        assert_eq!(drive.take_progress(), WriteProgress::Written);
+        drop(writer);
+        drive.take_over();
+        drive.wait(Duration::from_secs(60)).unwrap();
+        assert_eq!(drive.take_progress(), WriteProgress::Written);
+        assert_eq!(reader.role(), StoreRole::Writer);
+    }
 }

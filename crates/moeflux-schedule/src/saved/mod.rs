@@ -33,11 +33,12 @@ use crate::tracked::JobId;
 /// Positions that are copied at a time: so few that a step waits for milliseconds.
 const BLOCK_POSITIONS: usize = 256;
 
-/// Lower bound on those: the drive's thread reports a block after it was taken or put here.
-const N_BLOCKS_AHEAD_MIN: usize = 1;
-
 /// Blocks that are read ahead of the one that is loaded, if there is memory for them.
 const N_BLOCKS_AHEAD: usize = 2;
+
+/// Lower bound on these blocks. With none, the drive's thread would wait until a block is taken
+/// before it wakes the scheduler, which sleeps until it is woken.
+const N_BLOCKS_AHEAD_MIN: usize = 1;
 
 /// Memory for one block is booked ahead if it is at most this part of the memory of sessions.
 const RESERVE_PART: u64 = 8;
@@ -140,7 +141,7 @@ pub(crate) trait SavableSessions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyProgress {
     Nothing,
-    /// The last object is still being written.
+    /// The last block is still being written.
     Waits,
     Copied,
 }
@@ -169,7 +170,7 @@ struct SessionCopy {
 }
 
 impl<'e> SavedSessions<'e> {
-    /// `wake` is called when a part was loaded or an object written.
+    /// `wake` is called when a part was read or a block written.
     pub(crate) fn new(
         engine: &'e Engine,
         saved: SavedConversations,
@@ -316,7 +317,8 @@ impl<'e> SavedSessions<'e> {
         CopyProgress::Copied
     }
 
-    /// Begins to save a session of which something is to be saved.
+    /// Begins to save a session of which something is to be saved, instead of another one. The
+    /// last block of that one, or the lock of the folder, may still be under way.
     fn begin_copy(&mut self, id: SavableId, sessions: &mut dyn SavableSessions) {
         let Some(unsaved) = sessions.unsaved_of(id) else { return };
         let n_tokens = unsaved.n_tokens;
@@ -366,7 +368,7 @@ impl<'e> SavedSessions<'e> {
         }
     }
 
-    /// Waits until the object that is being written is on the drive, at most `limit`.
+    /// Waits until nothing is being written, at most `limit`.
     pub(crate) fn wait_for_drive(&self, limit: Duration) {
         self.drive.wait(limit);
     }

@@ -199,3 +199,22 @@ impl<'e> Scheduler<'e> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saving_takes_a_fiftieth_of_the_time_of_other_work() {
+        let mut pace = SavePace::default();
+        assert!(pace.left().is_zero(), "nothing was done yet");
+        pace.earn(Duration::from_millis(500));
+        assert_eq!(pace.left(), Duration::from_millis(10));
+        pace.spend(Duration::from_millis(25));
+        assert!(pace.left().is_zero());
+        pace.earn(Duration::from_millis(750));
+        assert!(pace.left().is_zero(), "the debt is paid");
+        pace.earn(Duration::from_secs(3_600));
+        assert_eq!(pace.left(), CREDIT_MAX);
+    }
+}

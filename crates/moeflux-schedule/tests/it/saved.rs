@@ -425,6 +425,32 @@ fn conversations_that_make_room_come_back_from_the_drive() {
     assert!(service.stats().n_dropped[DropReason::Answers as usize] > 0);
 }
 
+/// A process that may not write asks for the lock again and again; sessions make room meanwhile.
+#[test]
+fn conversations_make_room_where_another_process_writes() {
+    let dir = TempDir::new();
+    let writer = open_store(dir.path(), u64::MAX);
+    let store = open_store(dir.path(), u64::MAX);
+    let open = || {
+        let engine = DEMO.open()?;
+        leave_room(&engine, 3);
+        Ok(engine)
+    };
+    let service = Service::start(Box::new(open), Arc::clone(&DEMO.text), options(store)).unwrap();
+    for round in 0..6 {
+        let jobs: Vec<TestJob> = (0..3)
+            .map(|agent| turn(&DEMO, tokens(700, 1 + 7 * agent + round), vec![500]))
+            .map(|job| TestJob::new(&service, job))
+            .collect();
+        for test_job in jobs {
+            let expected = DEMO.alone(&test_job.job, 0, CONTEXT);
+            assert_eq!(test_job.end().answers[0], expected, "round {round}");
+        }
+    }
+    assert!(service.stats().n_dropped[DropReason::Answers as usize] > 0);
+    assert!(writer.list().is_empty());
+}
+
 /// Some jobs at a time, cancelled ones among them, restarts, and a bound that few sessions fit.
 fn script(model: &ReferenceModel, seed: u64) {
     let mut rng = Rng::new(seed);
