@@ -126,13 +126,17 @@ impl Session {
     }
 
     /// Books memory of the budget of sessions for bytes of this one, until the booking is dropped.
+    /// Slots lend what is missing.
     ///
     /// # Errors
     ///
     /// [`Error::NoRoom`] if less is left.
     pub fn book_copy(&self, n_bytes: u64) -> Result<CopyBooking> {
         let what = || "a copy of a part of a session".to_owned();
-        let booking = self.runtime.copies().book(n_bytes, &what)?;
+        let (runtime, copies) = (&self.runtime, self.runtime.copies());
+        let booking = retry_after_lending(runtime, &mut *runtime.lock()?, &mut |_| {
+            copies.book(n_bytes, &what)
+        })?;
         Ok(CopyBooking { _booking: booking })
     }
 

@@ -116,6 +116,23 @@ fn slots_make_room_for_sessions_and_come_back() {
 }
 
 #[test]
+fn slots_also_make_room_for_copies() {
+    let case = GoldenCase::load("qwen3_next-bf16");
+    let tokens = &case.tokens[..CONTEXT];
+    let runtime = runtime_of(&case, Caching::Direct, true);
+    let n_slots_before = n_slots(&runtime);
+    let mut session = session(&runtime);
+    feed_all(&mut session, tokens);
+    let n_bytes = runtime.model().plan.state.fixed_bytes();
+    let copies: Vec<_> = (0..3).map(|_| session.book_copy(n_bytes).unwrap()).collect();
+    assert!(n_slots(&runtime) < n_slots_before);
+    assert!(matches!(session.book_copy(1 << 40), Err(Error::NoRoom { .. })));
+    drop(copies);
+    drop(session);
+    assert_eq!(n_slots(&runtime), n_slots_before);
+}
+
+#[test]
 fn a_feed_without_room_fails_alone() {
     let case = GoldenCase::load("qwen3_moe-bf16");
     let expected =
