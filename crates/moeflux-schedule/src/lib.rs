@@ -54,6 +54,7 @@
 //!   drive                    the thread that reads and writes
 //!   load                     a session that is being loaded
 //!   sampled                  tokens of answers
+//!   saver                    sessions of programs without a service
 //! options          settings of a service
 //! answers/         running answers, in one step; decode: one without its session;
 //!                  parked: those whose clients take no tokens; sessions: kept, dropped, saved
@@ -91,6 +92,7 @@ pub use job::{
 };
 pub use options::Options;
 pub use saved::sampled::{NewAnswer, SavedAnswer, SavedAnswers, UsedAnswers};
+pub use saved::saver::{SavedPrompt, SessionSaver};
 pub use saved::{N_TOKENS_SAVED_MIN, OwnerIds, SavedConversations};
 pub use service::{Open, Service, Ticket};
 pub use session_cache::KeptLimits;

@@ -17,7 +17,7 @@ use crate::answers::Context;
 use crate::job::{Job, Progress, Refusal, Sink};
 use crate::options::Options;
 use crate::saved::{SavedConversations, SavedSessions};
-use crate::scheduler::{Scheduler, SchedulerLimits};
+use crate::scheduler::{SavableId, Scheduler, SchedulerLimits};
 use crate::shared::{ExpertsReply, ExpertsReport, JobFlags, SharedState, State};
 use crate::stats::Stats;
 use crate::tracked::{SinkGuard, SubmittedJob};
@@ -517,7 +517,7 @@ impl ServiceThread {
     }
 
     /// Opens the conversations on a drive. Without a thread for them, there are none.
-    fn saved_sessions<'e>(&self, engine: &'e Engine) -> Option<SavedSessions<'e>> {
+    fn saved_sessions<'e>(&self, engine: &'e Engine) -> Option<SavedSessions<'e, SavableId>> {
         let commands = self.commands.clone();
         let wake = Box::new(move || drop(commands.send(ServiceCommand::Look)));
         let opened = SavedSessions::new(engine, self.options.saved.clone()?, wake);

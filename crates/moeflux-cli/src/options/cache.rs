@@ -29,7 +29,7 @@ const NO_DIR: &str = "none";
 pub(crate) struct CacheArgs {
     /// Folder in which conversations are saved, so that they go on after a restart without being
     /// read again. It holds what users write. `none` saves nothing [default: moeflux/prefix in the
-    /// user's cache folder; none with --api-key-file or --no-history]
+    /// user's cache folder; none with --api-key-file, with --no-history, or in `generate`]
     #[arg(long, value_name = "DIR|none")]
     cache_dir: Option<PathBuf>,
     /// Size of that folder; what saves the least time is removed first [default: a tenth of the
@@ -78,6 +78,11 @@ impl WallClock for SystemClock {
 }
 
 impl CacheArgs {
+    /// Returns whether conversations are to be saved in a folder of `--cache-dir`.
+    pub(crate) fn names_folder(&self) -> bool {
+        self.cache_dir.as_deref().is_some_and(|dir| dir != Path::new(NO_DIR))
+    }
+
     /// Opens the folder, if conversations are to be saved.
     ///
     /// # Errors

@@ -26,7 +26,9 @@ pub(crate) struct GenerateStats {
     load: Duration,
     started: Instant,
     n_prompt_tokens: usize,
-    prompt_read: Option<Duration>,
+    /// Tokens of the prompt that were loaded from a drive.
+    n_loaded_tokens: usize,
+    pub(crate) prompt_read: Option<Duration>,
     first_token: Option<Duration>,
     last_token: Duration,
     n_tokens: usize,
@@ -53,6 +55,7 @@ impl GenerateStats {
             load,
             started: clock::instant(),
             n_prompt_tokens,
+            n_loaded_tokens: 0,
             prompt_read: None,
             first_token: None,
             last_token: Duration::ZERO,
@@ -62,6 +65,11 @@ impl GenerateStats {
             ranks_at_first: None,
             energy_at_start: package_energy_uj(),
         }
+    }
+
+    /// Records how many tokens of the prompt were loaded from a drive.
+    pub(crate) fn loaded(&mut self, n_tokens: usize) {
+        self.n_loaded_tokens = n_tokens;
     }
 
     /// Records the end of the prompt.
@@ -97,7 +105,7 @@ impl GenerateStats {
     }
 
     fn prefill_tokens_per_s(&self) -> Option<f64> {
-        rate(self.n_prompt_tokens, self.prompt_read?)
+        rate(self.n_prompt_tokens - self.n_loaded_tokens, self.prompt_read?)
     }
 
     /// Returns the decoding rate. The first token comes with the prompt, so only later tokens count
@@ -123,6 +131,7 @@ impl GenerateStats {
             "isa": isa,
             "load_s": self.load.as_secs_f64(),
             "prompt_tokens": self.n_prompt_tokens,
+            "prompt_tokens_loaded": self.n_loaded_tokens,
             "prefill_s": self.prompt_read.map(|it| it.as_secs_f64()),
             "prefill_tokens_per_s": self.prefill_tokens_per_s(),
             "first_token_s": self.first_token.map(|it| it.as_secs_f64()),
@@ -176,8 +185,12 @@ impl GenerateStats {
             seconds(Some(self.load)),
             seconds(self.first_token)
         ));
+        let loaded = match self.n_loaded_tokens {
+            0 => String::new(),
+            n_tokens => format!(", {n_tokens} of them saved before"),
+        };
         print_labelled(&format!(
-            "prompt    {} tokens, {} tokens/s",
+            "prompt    {} tokens{loaded}, {} tokens/s",
             self.n_prompt_tokens,
             per_s(self.prefill_tokens_per_s())
         ));

@@ -254,3 +254,33 @@ fn what_was_warmed_is_not_read_again() {
     assert!(read("completions", &request) < 20);
     check_fails(&args, &["another process", "then save"]);
 }
+
+#[test]
+fn generate_saves_conversations_in_a_folder_that_is_named() {
+    let root = TempDir::new();
+    let (dir, messages) = (root.file("cache"), root.file("messages.json"));
+    let mut history = vec![json!({"role": "user", "content": QUESTION})];
+    let mut n_loaded = Vec::new();
+    for question in ["And pop?", "And len?"] {
+        fs::write(&messages, json!(history).to_string()).unwrap();
+        let plain = ["--chat", "--messages", messages.to_str().unwrap(), "--json", "-n", "30"];
+        let saving = [&plain[..], &["--cache-dir", dir.to_str().unwrap()]].concat();
+        let [answer, saved] = [&plain[..], &saving].map(|args| {
+            let line = stdout_of(&[&["generate", "--seed", "3"], args].concat());
+            serde_json::from_str::<Value>(&line).unwrap()
+        });
+        assert_eq!(answer["tokens"], saved["tokens"]);
+        n_loaded.push(saved["stats"]["prompt_tokens_loaded"].as_u64().unwrap());
+        history.push(json!({"role": "assistant", "content": answer["text"]}));
+        history.push(json!({"role": "user", "content": question}));
+    }
+    // The question and the answer.
+    assert!(n_loaded[0] == 0 && n_loaded[1] > 64, "{n_loaded:?}");
+    let line = prefix("list", &dir, &[]);
+    assert!(line.contains("demo-model"), "{line}");
+    let other = root.file("other");
+    let output = moeflux(&["generate", "Once", "--cache-dir", other.to_str().unwrap()]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && stderr.contains("needs --chat"), "{stderr}");
+    assert!(!other.exists(), "a folder was made");
+}

@@ -9,6 +9,7 @@ pub(crate) mod object;
 pub(crate) mod drive;
 pub(crate) mod load;
 pub(crate) mod sampled;
+pub(crate) mod saver;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,8 +28,7 @@ use crate::saved::drive::{
 };
 use crate::saved::load::SessionLoad;
 use crate::saved::object::{SavedPart, SessionOutline, numbers};
-use crate::session_cache::{SaveState, SessionId, UnsavedSession};
-use crate::tracked::JobId;
+use crate::session_cache::{SaveState, UnsavedSession};
 
 /// Positions that are copied at a time: so few that a step waits for milliseconds.
 const BLOCK_POSITIONS: usize = 256;
@@ -111,27 +111,19 @@ impl fmt::Debug for SavedConversations {
     }
 }
 
-/// Identifies a session that may be saved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SavableId {
-    Kept(SessionId),
-    /// That of a job's prompt, which is being read or answered.
-    Prompt(JobId),
-}
-
-/// The sessions of which something may be saved.
-pub(crate) trait SavableSessions {
+/// The sessions of which something may be saved, which `I` tells apart.
+pub(crate) trait SavableSessions<I> {
     /// Returns the next session of which something is to be saved.
-    fn unsaved(&self) -> Option<UnsavedSession<'_, SavableId>>;
+    fn unsaved(&self) -> Option<UnsavedSession<'_, I>>;
 
     /// Returns a session if something of it is to be saved.
-    fn unsaved_of(&self, id: SavableId) -> Option<UnsavedSession<'_, SavableId>>;
+    fn unsaved_of(&self, id: I) -> Option<UnsavedSession<'_, I>>;
 
     /// Returns a session, unless it is there no longer.
-    fn session_mut(&mut self, id: SavableId) -> Option<&mut Session>;
+    fn session_mut(&mut self, id: I) -> Option<&mut Session>;
 
     /// Records what became of saving the first `n_tokens` of a session.
-    fn set_save_state(&mut self, id: SavableId, n_tokens: usize, save_state: SaveState);
+    fn set_save_state(&mut self, id: I, n_tokens: usize, save_state: SaveState);
 
     /// Returns the time that computing this many tokens takes, in ms.
     fn prompt_ms(&self, n_tokens: usize) -> u64;
@@ -147,19 +139,19 @@ pub(crate) enum CopyProgress {
 }
 
 /// Saves sessions of an engine and loads them.
-pub(crate) struct SavedSessions<'e> {
+pub(crate) struct SavedSessions<'e, I> {
     engine: &'e Engine,
     identity: Vec<u8>,
     saved: SavedConversations,
     drive: DriveThread,
-    copy: Option<SessionCopy>,
+    copy: Option<SessionCopy<I>>,
     /// Memory for the largest block, so that sessions can be saved when there is none left.
     reserve: Option<CopyBooking>,
 }
 
 /// A session that is being saved.
-struct SessionCopy {
-    of: SavableId,
+struct SessionCopy<I> {
+    of: I,
     /// How many of its tokens are to be saved.
     n_tokens: usize,
     namespace: PrefixNamespace,
@@ -169,7 +161,7 @@ struct SessionCopy {
     n_blocks: usize,
 }
 
-impl<'e> SavedSessions<'e> {
+impl<'e, I: Copy + PartialEq> SavedSessions<'e, I> {
     /// `wake` is called when a part was read or a block written.
     pub(crate) fn new(
         engine: &'e Engine,
@@ -196,6 +188,10 @@ impl<'e> SavedSessions<'e> {
     fn block_bytes(&self, session: &Session) -> Result<u64> {
         let of_layers = session.recurrent_layers()?.into_iter().max().unwrap_or(0);
         Ok(of_layers.max(self.position_bytes() * BLOCK_POSITIONS) as u64)
+    }
+
+    pub(crate) fn engine(&self) -> &'e Engine {
+        self.engine
     }
 
     /// Returns the distance of the places in a long prompt that are saved before the rest is read.
@@ -289,7 +285,7 @@ impl<'e> SavedSessions<'e> {
     }
 
     /// Copies a block of a session that is not saved.
-    pub(crate) fn copy_some(&mut self, sessions: &mut dyn SavableSessions) -> CopyProgress {
+    pub(crate) fn copy_some(&mut self, sessions: &mut dyn SavableSessions<I>) -> CopyProgress {
         let progress = self.drive.take_progress();
         if progress == WriteProgress::Writing {
             return CopyProgress::Waits;
@@ -319,7 +315,7 @@ impl<'e> SavedSessions<'e> {
 
     /// Begins to save a session of which something is to be saved, instead of another one. The
     /// last block of that one, or the lock of the folder, may still be under way.
-    fn begin_copy(&mut self, id: SavableId, sessions: &mut dyn SavableSessions) {
+    fn begin_copy(&mut self, id: I, sessions: &mut dyn SavableSessions<I>) {
         let Some(unsaved) = sessions.unsaved_of(id) else { return };
         let n_tokens = unsaved.n_tokens;
         self.book_reserve(unsaved.session);
@@ -334,8 +330,8 @@ impl<'e> SavedSessions<'e> {
     /// Saves a session that is about to be dropped, if that takes no longer than `limit`.
     pub(crate) fn save_now(
         &mut self,
-        id: SavableId,
-        sessions: &mut dyn SavableSessions,
+        id: I,
+        sessions: &mut dyn SavableSessions<I>,
         limit: Duration,
     ) {
         if self.copy.as_ref().is_none_or(|copy| copy.of != id) {
@@ -345,15 +341,15 @@ impl<'e> SavedSessions<'e> {
     }
 
     /// Saves all that is to be saved, if that takes no longer than `limit`.
-    pub(crate) fn save_rest(&mut self, sessions: &mut dyn SavableSessions, limit: Duration) {
+    pub(crate) fn save_rest(&mut self, sessions: &mut dyn SavableSessions<I>, limit: Duration) {
         self.save_while(sessions, limit, |_| true);
     }
 
     fn save_while(
         &mut self,
-        sessions: &mut dyn SavableSessions,
+        sessions: &mut dyn SavableSessions<I>,
         limit: Duration,
-        is_wanted: impl Fn(Option<&SessionCopy>) -> bool,
+        is_wanted: impl Fn(Option<&SessionCopy<I>>) -> bool,
     ) {
         let mut left = limit;
         while is_wanted(self.copy.as_ref()) {
@@ -374,7 +370,7 @@ impl<'e> SavedSessions<'e> {
     }
 
     /// Decides what is to be copied of a session; `None` if it is not saved at all.
-    fn copy_of(&self, unsaved: &UnsavedSession<'_, SavableId>) -> Option<SessionCopy> {
+    fn copy_of(&self, unsaved: &UnsavedSession<'_, I>) -> Option<SessionCopy<I>> {
         let UnsavedSession { id: of, session, origin, n_tokens } = *unsaved;
         let n_tokens_min = self.saved.n_tokens_min;
         let (namespace, tokens) = (self.namespace(origin.owner)?, &session.tokens()[..n_tokens]);
@@ -392,9 +388,9 @@ impl<'e> SavedSessions<'e> {
     /// if there is no memory.
     fn copy_block(
         &self,
-        copy: &mut SessionCopy,
+        copy: &mut SessionCopy<I>,
         part: SavedPart,
-        sessions: &mut dyn SavableSessions,
+        sessions: &mut dyn SavableSessions<I>,
     ) -> Result<Option<SaveState>> {
         let saved_ms = sessions.prompt_ms(part.n_spared);
         let refused = Ok(Some(SaveState::Refused));
@@ -442,13 +438,13 @@ impl<'e> SavedSessions<'e> {
     }
 
     /// Whether sessions are still to be saved.
-    pub(crate) fn is_behind(&self, sessions: &dyn SavableSessions) -> bool {
+    pub(crate) fn is_behind(&self, sessions: &dyn SavableSessions<I>) -> bool {
         self.copy.is_some() || self.drive.is_writing() || sessions.unsaved().is_some()
     }
 
     /// Returns the positions whose recurrent state is saved: where other conversations branch off,
     /// and the end of what is saved.
-    fn states(&self, unsaved: &UnsavedSession<'_, SavableId>) -> Vec<usize> {
+    fn states(&self, unsaved: &UnsavedSession<'_, I>) -> Vec<usize> {
         if !self.engine.is_recurrent() {
             return Vec::new();
         }

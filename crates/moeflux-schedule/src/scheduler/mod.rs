@@ -11,6 +11,8 @@ mod saving;
 mod admission;
 mod steps;
 
+pub(crate) use crate::scheduler::saving::SavableId;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -61,7 +63,7 @@ pub(crate) struct Scheduler<'e> {
     limits: SchedulerLimits,
     is_streaming: bool,
     waiting: VecDeque<SubmittedJob>,
-    saved: Option<SavedSessions<'e>>,
+    saved: Option<SavedSessions<'e, SavableId>>,
     save_pace: SavePace,
     /// Jobs whose sessions are being loaded from a drive.
     loads: Vec<(SubmittedJob, SessionLoad)>,
@@ -97,7 +99,7 @@ impl<'e> Scheduler<'e> {
     pub(crate) fn new(
         context: Context<'e>,
         limits: SchedulerLimits,
-        saved: Option<SavedSessions<'e>>,
+        saved: Option<SavedSessions<'e, SavableId>>,
     ) -> Self {
         let engine = context.engine;
         Self {

@@ -9,8 +9,9 @@ use moeflux::{Error, Session};
 use super::Scheduler;
 use crate::answers::Answers;
 use crate::prefill::Prefill;
-use crate::saved::{CopyProgress, SavableId, SavableSessions, SavedSessions};
-use crate::session_cache::{SaveState, UnsavedSession};
+use crate::saved::{CopyProgress, SavableSessions, SavedSessions};
+use crate::session_cache::{SaveState, SessionId, UnsavedSession};
+use crate::tracked::JobId;
 
 /// Other work takes this many times as long as saving.
 const TIME_PART: u32 = 50;
@@ -49,6 +50,14 @@ impl SavePace {
     }
 }
 
+/// Identifies a session that may be saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SavableId {
+    Kept(SessionId),
+    /// That of a job's prompt, which is being read or answered.
+    Prompt(JobId),
+}
+
 /// The sessions of a scheduler.
 struct SchedulerSessions<'s, 'e> {
     prefills: &'s mut Vec<Prefill>,
@@ -56,7 +65,7 @@ struct SchedulerSessions<'s, 'e> {
     is_recurrent: bool,
 }
 
-impl SavableSessions for SchedulerSessions<'_, '_> {
+impl SavableSessions<SavableId> for SchedulerSessions<'_, '_> {
     fn unsaved(&self) -> Option<UnsavedSession<'_, SavableId>> {
         let kept = self.answers.session_cache.unsaved();
         let kept = kept.map(|unsaved| unsaved.map_id(SavableId::Kept));
@@ -118,7 +127,7 @@ impl SchedulerSessions<'_, '_> {
 impl<'e> Scheduler<'e> {
     fn saved_and_sessions(
         &mut self,
-    ) -> (Option<&mut SavedSessions<'e>>, SchedulerSessions<'_, 'e>) {
+    ) -> (Option<&mut SavedSessions<'e, SavableId>>, SchedulerSessions<'_, 'e>) {
         let Self { saved, prefills, answers, context, .. } = self;
         let is_recurrent = context.engine.is_recurrent();
         (saved.as_mut(), SchedulerSessions { prefills, answers, is_recurrent })

@@ -1,6 +1,7 @@
 //! Conversations on a drive: after a restart, an eviction, a damaged file or a kill of the process,
 //! each answer has the bits that it has alone.
 
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use moeflux_prefix::{
     ObjectFacts, ObjectKind, OwnerId, PrefixFolder, Store, StoreLimits, StoreRole, WallClock,
 };
 use moeflux_schedule::{
-    DropReason, Job, Options, Owner, PromptOutcome, SavedConversations, Service, State,
+    DropReason, Job, Options, Owner, PromptOutcome, SavedConversations, SavedPrompt, Service,
+    SessionSaver, State,
 };
 use moeflux_testing::random::{Rng, seeds};
 use moeflux_testing::temp_dir::TempDir;
@@ -498,4 +500,45 @@ fn scripts_of_restarts_give_the_answers_of_jobs_alone() {
     for seed in seeds(6) {
         script(if seed % 2 == 0 { &RECURRENT } else { &ATTENTION }, seed);
     }
+}
+
+#[test]
+fn a_program_without_a_service_continues_what_others_saved() {
+    for model in [&*ATTENTION, &*RECURRENT] {
+        let dir = TempDir::new();
+        let (mut job, mut n_saved) = (turn(model, tokens(90, 1), vec![40, 80]), 0);
+        for seed in 2..6 {
+            if seed % 2 == 0 {
+                assert_eq!(n_loaded_alone(model, dir.path(), &job), n_saved, "turn {seed}");
+            } else {
+                let service = service_over(model, dir.path());
+                assert_eq!(n_cached(model, &service, job.clone()), n_saved, "turn {seed}");
+                unload(&service);
+            }
+            // The history as a template writes it: without the last answer.
+            let branch =
+                Job { prompt: [&job.prompt[..80], &tokens(30, seed)].concat(), ..job.clone() };
+            let service = service_over(model, dir.path());
+            assert_eq!(n_cached(model, &service, branch), 80, "turn {seed}");
+            drop(service);
+            (job, n_saved) = next_turn(model, &job, seed);
+        }
+    }
+}
+
+/// Answers a job without a service. Returns the number of tokens that were loaded.
+#[track_caller]
+fn n_loaded_alone(model: &ReferenceModel, dir: &Path, job: &Job) -> usize {
+    let engine = model.open().unwrap();
+    let saved = options(open_store(dir, u64::MAX)).saved.unwrap();
+    let mut saver = SessionSaver::new(&engine, saved).unwrap();
+    let Job { owner, prompt, split_points, .. } = job;
+    let of = SavedPrompt { owner: *owner, tokens: prompt, split_points };
+    let new = engine.session(CONTEXT).unwrap();
+    let (mut session, n_loaded) = saver.begin(of, new, &mut |_| ControlFlow::Continue(())).unwrap();
+    let n_read = session.tokens().len();
+    let answer = model.answer_in(job, &mut session, &prompt[n_read..]);
+    assert_eq!(answer, model.alone(job, 0, CONTEXT));
+    saver.save(of, &mut session, Duration::from_secs(60));
+    n_loaded
 }

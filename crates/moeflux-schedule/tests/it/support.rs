@@ -12,7 +12,9 @@ use moeflux::provider::config::Configure;
 use moeflux::provider::model::Model;
 use moeflux::provider::text::{byte_tokenizer_config_json, byte_tokenizer_json};
 use moeflux::sample::{LogitMask, SamplerConfig};
-use moeflux::{Engine, EngineBuilder, Error, Finish, ModelText, ReadWay, StopStrings, TokenId};
+use moeflux::{
+    Engine, EngineBuilder, Error, Finish, ModelText, ReadWay, Session, StopStrings, TokenId,
+};
 use moeflux_schedule::{
     Event, Job, Masks, Missed, Options, Owner, PromptLookup, Scored, Service, Sink, Ticket,
 };
@@ -125,8 +127,20 @@ impl ReferenceModel {
 
     /// Returns the answer to a job, computed alone in a new session.
     pub(crate) fn alone(&self, job: &Job, answer_idx: usize, context: usize) -> AnswerLog {
-        let mut sampling: SamplerConfig = job.sampling.clone();
-        sampling.seed = sampling.seed.wrapping_add(answer_idx as u64);
+        let mut session = self.cold.session(context).unwrap();
+        let mut job = job.clone();
+        job.sampling.seed = job.sampling.seed.wrapping_add(answer_idx as u64);
+        self.answer_in(&job, &mut session, &job.prompt)
+    }
+
+    /// Returns the answer to a job, in a session that lacks these tokens of the prompt.
+    pub(crate) fn answer_in(
+        &self,
+        job: &Job,
+        session: &mut Session,
+        prompt: &[TokenId],
+    ) -> AnswerLog {
+        let sampling: SamplerConfig = job.sampling.clone();
         let n_tokens_max = job.n_tokens_max.unwrap_or(usize::MAX);
         let generation = self.text.generation(sampling, n_tokens_max).unwrap();
         let mut generation = generation.with_stops(job.stops.clone());
@@ -135,9 +149,8 @@ impl ReferenceModel {
             let tells = job.sampling.temperature > 0.0;
             generation = generation.with_mask(Counting { tells, ..Counting::default() });
         }
-        let mut session = self.cold.session(context).unwrap();
         let mut answer = AnswerLog::default();
-        let finish = generation.run(&mut session, &job.prompt, &mut |event| {
+        let finish = generation.run(session, prompt, &mut |event| {
             match event {
                 moeflux::Event::Token { token, logprob, top, .. } => {
                     answer.tokens.push(Scored { token, logprob, top: top.to_vec() });

@@ -1,6 +1,7 @@
 //! `moeflux generate`: reads a prompt, streams the generated text.
 
 mod answer_text;
+mod saved;
 
 use std::io::{Stdout, stdout};
 use std::num::NonZeroUsize;
@@ -12,14 +13,18 @@ use moeflux::{
     CONTEXT_DEFAULT, Engine, Event, Finish, Model, Result, StopStrings, TextLimit, TokenId,
     Tokenizer,
 };
-use moeflux_chat::{Answer, AnswerPart, Chat, PreparedPrompt};
+use moeflux_chat::{Answer, AnswerPart, Chat, KeptAnswer, PreparedPrompt};
 use moeflux_io::OneLine;
+use moeflux_schedule::SavedConversations;
 use serde_json::{Value, json};
 
 use crate::commands::generate::answer_text::{AnswerFormatter, OutputPart, PrintedCall};
+use crate::commands::generate::saved::{SavedTurn, open_cache};
 use crate::failure::{CommandFailure, CommandResult};
 use crate::model;
+use crate::model::hub;
 use crate::options::args::ModelArgs;
+use crate::options::cache::CacheArgs;
 use crate::options::prompt::{ConversationRequest, PromptArgs};
 use crate::options::ranges;
 use crate::options::sampling::SamplingArgs;
@@ -64,6 +69,8 @@ pub(crate) struct GenerateArgs {
     /// With --json: report log-probabilities of the chosen and the N most likely tokens
     #[arg(long, value_name = "N", value_parser = ranges::logprobs, requires = "json")]
     logprobs: Option<usize>,
+    #[command(flatten)]
+    cache: CacheArgs,
     // Last, because its help heading applies to all options that follow.
     #[command(flatten)]
     sampling: SamplingArgs,
@@ -76,9 +83,10 @@ pub(crate) fn run(args: &GenerateArgs) -> CommandResult {
         .map_err(|error| CommandFailure::Usage(format!("--stop: {error}")))?;
     let prompt = GenerateInput::read(&args.asked)?;
     let opened = model::open(&args.model)?;
+    let saved = open_cache(&args.cache, args.asked.chat)?;
     let text = opened.text()?;
-    let limit = TextLimit { n_tokens_max: opened.context_max(), ..TextLimit::default() };
-    let (tokens, prepared) = prompt.tokens(&args.asked, &opened, &limit)?;
+    let PromptTokens { tokens, prepared, chat } =
+        prompt.tokens(&args.asked, &opened, saved.as_ref())?;
     // May be much larger than the tokens, and the engine's budget does not include it.
     drop(prompt);
     let mut sampling = args.sampling.config(&text);
@@ -98,23 +106,51 @@ pub(crate) fn run(args: &GenerateArgs) -> CommandResult {
     let context = model::context_for(&opened, args.context, needed)?;
     model::check_tokens(&opened, &tokens, context)?;
 
+    let name = hub::name_of(opened.path());
     let before_load = clock::instant();
     let engine = model::load(opened, &args.model, context, &interrupt)?;
     let load = before_load.elapsed();
     let mut session = engine.session(context)?;
-    let answer = prepared.filter(|_| !args.special).map(|prompt| prompt.answer());
+    let answer = prepared.as_ref().filter(|_| !args.special).map(PreparedPrompt::answer);
     let how = (text.tokenizer(), answer, is_bound);
     let mut output = Output::new(args, how, (load, tokens.len(), &engine));
+    let mut turn = match (saved, &prepared) {
+        (Some(saved), Some(prompt)) => {
+            Some(SavedTurn::new((&engine, &name), saved, (&tokens, prompt))?)
+        }
+        _ => None,
+    };
+    if let Some(turn) = &mut turn {
+        session = turn.begin(session, &interrupt)?;
+        output.stats.loaded(turn.n_loaded());
+    }
+    let rest = &tokens[session.tokens().len()..];
     let finish =
-        generation.run(&mut session, &tokens, &mut |event| output.on_event(event, &interrupt));
+        generation.run(&mut session, rest, &mut |event| output.on_event(event, &interrupt));
     // Also after an interrupted run: the routes recorded until then are useful.
     engine.end_trace()?;
     let finish = finish?;
-    output.end(&engine, (seed, context), finish)?;
+    let read = output.stats.prompt_read;
+    let kept = output.end(&engine, (seed, context), finish)?;
+    if let (Some(chat), Some(kept)) = (chat, kept) {
+        chat.keep(kept);
+    }
+    if let Some(turn) = turn {
+        turn.save(&mut session, read);
+    }
     if finish == Finish::Cancelled && interrupt.is_set() {
         return Err(CommandFailure::interrupted());
     }
     Ok(())
+}
+
+/// The prompt as the model reads it.
+struct PromptTokens {
+    tokens: Vec<TokenId>,
+    /// The requirements of a conversation's answer.
+    prepared: Option<PreparedPrompt>,
+    /// Keeps the tokens of the answer, if conversations are saved.
+    chat: Option<Chat>,
 }
 
 /// The input, before there is a model.
@@ -132,20 +168,29 @@ impl GenerateInput {
         Ok(Self::Text(args.text()?.unwrap_or_default()))
     }
 
-    /// Returns the tokens for the model, and the requirements of a conversation's answer.
     fn tokens(
         &self,
         args: &PromptArgs,
         opened: &Model,
-        limit: &TextLimit,
-    ) -> Result<(Vec<TokenId>, Option<PreparedPrompt>)> {
+        saved: Option<&SavedConversations>,
+    ) -> Result<PromptTokens> {
+        let limit = &TextLimit { n_tokens_max: opened.context_max(), ..TextLimit::default() };
         match self {
-            Self::Text(prompt) => Ok((opened.text()?.prompt_within(prompt, limit)?, None)),
-            Self::Chat(chat) => {
-                // There is only one answer, so none is replayed.
-                let model = Chat::open(opened)?.with_replays(0, 0);
-                let mut prepared = args.prepare(&model, chat, limit)?;
-                Ok((std::mem::take(&mut prepared.tokens), Some(prepared)))
+            Self::Text(prompt) => {
+                let tokens = opened.text()?.prompt_within(prompt, limit)?;
+                Ok(PromptTokens { tokens, prepared: None, chat: None })
+            }
+            Self::Chat(request) => {
+                let chat = Chat::open(opened)?;
+                let chat = match saved {
+                    Some(saved) => chat.with_saved(saved.clone())?,
+                    // There is only one answer, so none is replayed.
+                    None => chat.with_replays(0, 0),
+                };
+                let mut prepared = args.prepare(&chat, request, limit)?;
+                let tokens = std::mem::take(&mut prepared.tokens);
+                let chat = saved.is_some().then_some(chat);
+                Ok(PromptTokens { tokens, prepared: Some(prepared), chat })
             }
         }
     }
@@ -278,7 +323,13 @@ impl<'a> Output<'a> {
         object
     }
 
-    fn end(mut self, engine: &Engine, (seed, context): (u64, usize), finish: Finish) -> Result<()> {
+    /// Returns the tokens of the answer, if they are kept for the history that comes back.
+    fn end(
+        mut self,
+        engine: &Engine,
+        (seed, context): (u64, usize),
+        finish: Finish,
+    ) -> Result<Option<KeptAnswer>> {
         // Still present if the prompt was not processed to its end.
         self.reading = None;
         if let Some(answer) = &mut self.answer {
@@ -291,7 +342,7 @@ impl<'a> Output<'a> {
         if self.args.json {
             print::line(&self.json(engine, (seed, context), finish).to_string())?;
             self.note_omissions(finish);
-            return Ok(());
+            return Ok(self.kept());
         }
         if !self.text.ends_with('\n') {
             self.screen.text(&[Span::new(Style::PLAIN, "\n")])?;
@@ -305,7 +356,11 @@ impl<'a> Output<'a> {
         if self.args.stats {
             self.stats.print(engine, (seed, context, finish), &self.hosts());
         }
-        Ok(())
+        Ok(self.kept())
+    }
+
+    fn kept(self) -> Option<KeptAnswer> {
+        self.answer?.finished().kept
     }
 
     /// Returns the hosts of the ranks, if there are any.
