@@ -157,6 +157,7 @@ impl<'e> Scheduler<'e> {
             true
         };
         let has_copied = self.save_some(self.context.clock.now().saturating_sub(begun_at));
+        self.keep_to_limits();
         self.answers.yield_to_experts(self.saved.is_some());
         if self.answers.is_stopped {
             let problem = "the engine failed during a step and is being reopened";

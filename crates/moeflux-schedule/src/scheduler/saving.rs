@@ -178,6 +178,14 @@ impl<'e> Scheduler<'e> {
         self.answers.session_cache.evict_older()
     }
 
+    /// Drops kept sessions beyond their limits, after they were saved.
+    pub(super) fn keep_to_limits(&mut self) {
+        while let Some(reason) = self.answers.session_cache.excess() {
+            self.save_victim();
+            self.answers.session_cache.drop_least_valuable(reason);
+        }
+    }
+
     /// Saves the session that is dropped next. While a session is loaded, the drive's thread may
     /// wait for the scheduler, which must then not wait for it.
     fn save_victim(&mut self) {

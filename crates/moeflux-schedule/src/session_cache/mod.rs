@@ -1,8 +1,8 @@
 //! Sessions that are kept for prompts that continue them.
 //!
-//! **Invariant:** kept sessions stay within their limits. The least valuable session is dropped
-//! first, and the last conversation of an owner after all others, within the owner's share. A
-//! prompt continues only sessions of its own owner.
+//! **Invariant:** after a turn of the scheduler, kept sessions are within their limits. The least
+//! valuable session is dropped first, and the last conversation of an owner after all others,
+//! within the owner's share. A prompt continues only sessions of its own owner.
 
 pub(crate) mod worth;
 mod dropped;
@@ -235,12 +235,15 @@ impl SessionCache {
             n_bytes,
             continues_from,
         });
-        while self.entries.len() > self.limits.n_sessions {
-            self.drop_least_valuable(DropReason::Count);
+    }
+
+    /// Returns why a session has to be dropped, if the sessions exceed their limits.
+    pub(crate) fn excess(&self) -> Option<DropReason> {
+        if self.entries.len() > self.limits.n_sessions {
+            return Some(DropReason::Count);
         }
-        while self.limits.n_bytes.is_some_and(|n_bytes_max| self.bytes() > n_bytes_max) {
-            self.drop_least_valuable(DropReason::Bytes);
-        }
+        let is_over = self.limits.n_bytes.is_some_and(|n_bytes_max| self.bytes() > n_bytes_max);
+        is_over.then_some(DropReason::Bytes)
     }
 
     /// Returns a session with the first tokens of a found one. The kept session stays if it would
@@ -323,7 +326,8 @@ impl SessionCache {
         is_worth_less
     }
 
-    fn drop_least_valuable(&mut self, reason: DropReason) -> bool {
+    /// Drops a session. Returns whether there was one.
+    pub(crate) fn drop_least_valuable(&mut self, reason: DropReason) -> bool {
         let least_valuable = self.least_valuable();
         if let Some((idx, _)) = least_valuable {
             self.drop_at(idx, reason);

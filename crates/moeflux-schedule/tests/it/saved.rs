@@ -11,7 +11,7 @@ use moeflux_prefix::{
     ObjectFacts, ObjectKind, OwnerId, PrefixFolder, Store, StoreLimits, StoreRole, WallClock,
 };
 use moeflux_schedule::{
-    DropReason, Job, Options, Owner, PromptOutcome, SavedConversations, SavedPrompt, Service,
+    DropReason, Job, Open, Options, Owner, PromptOutcome, SavedConversations, SavedPrompt, Service,
     SessionSaver, State,
 };
 use moeflux_testing::random::{Rng, seeds};
@@ -406,14 +406,21 @@ fn a_long_prompt_is_saved_while_it_is_read() {
 /// others come back from the drive.
 #[test]
 fn conversations_that_make_room_come_back_from_the_drive() {
-    let dir = TempDir::new();
-    let store = open_store(dir.path(), u64::MAX);
     let open = || {
         let engine = DEMO.open()?;
         leave_room(&engine, 3);
         Ok(engine)
     };
-    let service = Service::start(Box::new(open), Arc::clone(&DEMO.text), options(store)).unwrap();
+    check_that_dropped_ones_come_back(Box::new(open), None, DropReason::Answers);
+    check_that_dropped_ones_come_back(Box::new(|| DEMO.open()), Some(1), DropReason::Bytes);
+}
+
+#[track_caller]
+fn check_that_dropped_ones_come_back(open: Box<Open>, kept_bytes: Option<u64>, reason: DropReason) {
+    let dir = TempDir::new();
+    let mut options = options(open_store(dir.path(), u64::MAX));
+    options.kept.n_bytes = kept_bytes;
+    let service = Service::start(open, Arc::clone(&DEMO.text), options).unwrap();
     let mut jobs: Vec<Job> =
         (0..4).map(|agent| turn(&DEMO, tokens(1_100, 1 + 7 * agent), vec![500])).collect();
     let mut n_saved = vec![0; jobs.len()];
@@ -424,7 +431,7 @@ fn conversations_that_make_room_come_back_from_the_drive() {
             (*job, *n_saved) = next_turn(&DEMO, job, seed);
         }
     }
-    assert!(service.stats().n_dropped[DropReason::Answers as usize] > 0);
+    assert!(service.stats().n_dropped[reason as usize] > 0);
 }
 
 /// A process that may not write asks for the lock again and again; sessions make room meanwhile.
