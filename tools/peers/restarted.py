@@ -33,7 +33,9 @@ from serving import ask, ends_of, post, spread, vocab_of
 
 class Server:
     def __init__(self, moeflux, model, args, group=None):
-        command = [moeflux, "serve", "--port", "0", "--model", model, "--backend", "cpu", *args]
+        # The built-in model has no path.
+        model = ["--model", model] if model else []
+        command = [moeflux, "serve", "--port", "0", *model, "--backend", "cpu", *args]
         enter = group.enter if group else None
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=enter)
         for line in self.process.stderr:
