@@ -18,7 +18,7 @@ use moeflux_testing::random::{Rng, seeds};
 use moeflux_testing::temp_dir::TempDir;
 
 use crate::support::{
-    ATTENTION, DEMO, JobOutcome, RECURRENT, ReferenceModel, TestJob, leave_room, wait_until,
+    ATTENTION, DEMO, JobOutcome, LATENT, RECURRENT, ReferenceModel, TestJob, leave_room, wait_until,
 };
 
 const CONTEXT: usize = 1_600;
@@ -118,7 +118,7 @@ fn next_turn(model: &ReferenceModel, job: &Job, seed: u32) -> (Job, usize) {
 
 #[test]
 fn a_conversation_goes_on_after_a_restart() {
-    for model in [&*ATTENTION, &*RECURRENT] {
+    for model in [&*ATTENTION, &*RECURRENT, &*LATENT] {
         let dir = TempDir::new();
         let (mut job, mut n_saved) = (turn(model, tokens(90, 1), vec![40]), 0);
         for seed in 2..6 {
@@ -505,7 +505,7 @@ fn script(model: &ReferenceModel, seed: u64) {
 #[test]
 fn scripts_of_restarts_give_the_answers_of_jobs_alone() {
     for seed in seeds(6) {
-        script(if seed % 2 == 0 { &RECURRENT } else { &ATTENTION }, seed);
+        script([&*RECURRENT, &ATTENTION, &LATENT][usize::try_from(seed % 3).unwrap()], seed);
     }
 }
 

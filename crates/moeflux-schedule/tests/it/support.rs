@@ -52,6 +52,10 @@ pub(crate) static RECURRENT: LazyLock<ReferenceModel> =
 pub(crate) static ATTENTION: LazyLock<ReferenceModel> =
     LazyLock::new(|| ReferenceModel::golden("qwen3_moe"));
 
+/// A model of random weights with latent attention.
+pub(crate) static LATENT: LazyLock<ReferenceModel> =
+    LazyLock::new(|| ReferenceModel::golden("deepseek_v3"));
+
 impl ReferenceModel {
     fn golden(family: &str) -> Self {
         let name = format!("../../golden/{family}-bf16");
