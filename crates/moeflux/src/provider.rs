@@ -38,10 +38,10 @@ pub mod format {
 /// The contents of a config.
 pub mod spec {
     pub use crate::spec::{
-        Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GatedDeltaSpec,
-        HeadOrder, LayerSpec, Llama3Spec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, NativeFormat,
-        Pairing, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec, RouterSpec,
-        SharedExpertSpec, YarnSpec,
+        Activation, AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, HeadOrder,
+        IndexerSpec, LayerSpec, Llama3Spec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, NativeFormat,
+        Pairing, PositionChoice, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec,
+        RouterSpec, SharedExpertSpec, YarnSpec,
     };
 }
 
@@ -99,11 +99,11 @@ pub mod experts {
 /// The operations of a plan.
 pub mod ops {
     pub use crate::ops::{
-        Add, Attention, Batch, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape, Embed,
-        ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, GatedDelta, HeadMatMul, Heads, KvKind,
-        L2Norm, LayerState, MatMul, MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, PlanId,
-        Purpose, RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment,
-        SelectRows, StateSpec, SwiGlu, TopK, Workspace,
+        Add, Attention, Batch, BufferSpec, CausalConv, ChosenPositions, Combine, DeltaGates,
+        DeltaShape, Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, GatedDelta, HeadMatMul,
+        Heads, KvKind, L2Norm, LayerNorm, LayerState, MatMul, MlaAttention, N_OUTPUTS_MAX, Op,
+        Orientation, Plan, PlanId, Purpose, RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind,
+        RowSet, Segment, SelectPositions, SelectRows, StateSpec, SwiGlu, TopK, Workspace,
     };
 }
 

@@ -13,6 +13,7 @@ mod experts;
 mod linear;
 mod blocks;
 mod pointwise;
+mod positions;
 mod router;
 mod run;
 
@@ -136,6 +137,8 @@ pub enum Topic {
     Pointwise,
     /// Attention over keys and values or latents.
     Attention,
+    /// Choices of positions, and attention over chosen positions.
+    Positions,
     /// Gated delta rules.
     Delta,
     /// Choices of experts.
@@ -149,10 +152,11 @@ pub enum Topic {
 }
 
 impl Topic {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Products,
         Self::Pointwise,
         Self::Attention,
+        Self::Positions,
         Self::Delta,
         Self::Routers,
         Self::Experts,
@@ -165,6 +169,7 @@ impl Topic {
             Self::Products => linear::MAKERS,
             Self::Pointwise => pointwise::MAKERS,
             Self::Attention => attention::MAKERS,
+            Self::Positions => positions::MAKERS,
             Self::Delta => delta::MAKERS,
             Self::Routers => router::MAKERS,
             Self::Experts => experts::MAKERS,
@@ -211,6 +216,11 @@ macro_rules! test_ops {
         #[test]
         fn attentions() {
             $crate::ops::Topic::Attention.check::<$suite>();
+        }
+
+        #[test]
+        fn chosen_positions() {
+            $crate::ops::Topic::Positions.check::<$suite>();
         }
 
         #[test]

@@ -9,6 +9,7 @@ mod layer_builder;
 mod attention;
 mod ffn;
 mod gated_delta;
+mod indexer;
 mod mla;
 mod decoder;
 mod shard;
@@ -17,6 +18,7 @@ pub(crate) use decoder::build;
 
 use std::ops::Range;
 
+use crate::ids::BufferId;
 use crate::ops::{Heads, Plan, StateSpec, Workspace};
 
 /// A model as plans to run layer by layer.
@@ -26,6 +28,9 @@ pub struct ModelPlan {
     pub workspace: Workspace,
     /// State that each layer keeps for a session.
     pub state: StateSpec,
+    /// The buffers that pass from layer to layer: the residual stream, and the positions that an
+    /// indexer chose if a layer above it shares them.
+    pub carried: Vec<BufferId>,
     /// Maps tokens to the residual stream.
     pub embed: Plan,
     /// The decoder, in order.

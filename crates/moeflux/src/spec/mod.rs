@@ -122,8 +122,6 @@ pub struct ModelSpec {
     pub vocab: usize,
     /// Maximum context.
     pub context_max: usize,
-    /// Reason for this maximum.
-    pub context_limit: ContextLimit,
     /// Epsilon of every RMS norm over `hidden`.
     pub norm_epsilon: f32,
     /// Whether the embedding is also the output matrix.
@@ -136,42 +134,7 @@ pub struct ModelSpec {
     pub quantisation: Quantisation,
 }
 
-/// The reason why a context may not be longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContextLimit {
-    /// The model was trained for this number of positions.
-    Model,
-    /// Each position attends only to positions that an indexer selects. Up to this limit it would
-    /// select all of them, so it is not computed.
-    Indexer {
-        /// Number of positions that the model was trained for.
-        stated: usize,
-    },
-}
-
-impl ContextLimit {
-    /// Returns the clause that messages append to "this model takes 2048 tokens at most".
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Model => "",
-            Self::Indexer { .. } => {
-                " here, because beyond them its attention is sparse, which is not supported"
-            }
-        }
-    }
-}
-
 impl ModelSpec {
-    /// Limits the context to `n_selected`, so that the indexer would select every position.
-    pub(super) fn limited_to(self, n_selected: usize) -> Self {
-        if self.context_max <= n_selected {
-            return self;
-        }
-        let context_limit = ContextLimit::Indexer { stated: self.context_max };
-        Self { context_max: n_selected, context_limit, ..self }
-    }
-
     /// Returns the same model with the feed-forward of each layer as its only expert, which may be
     /// streamed; `None` unless all layers are dense.
     pub(crate) fn with_streamed_layers(&self) -> Option<Self> {
@@ -346,6 +309,47 @@ pub struct MlaSpec {
     pub scale: f32,
     /// Whether `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj` have a bias.
     pub has_bias: bool,
+    /// The choice of the positions that a row attends to; all if `None`.
+    pub choice: Option<PositionChoice>,
+}
+
+/// The origin of the positions that the rows of a layer attend to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PositionChoice {
+    /// An indexer of the layer chooses them.
+    Own(IndexerSpec),
+    /// They are those of the last layer below that has an indexer.
+    Shared {
+        /// Positions that a row attends to.
+        n_chosen: usize,
+    },
+}
+
+impl PositionChoice {
+    /// Returns the number of positions that a row attends to, if it sees as many.
+    #[must_use]
+    pub const fn n_chosen(self) -> usize {
+        match self {
+            Self::Own(indexer) => indexer.n_chosen,
+            Self::Shared { n_chosen } => n_chosen,
+        }
+    }
+}
+
+/// An indexer, which scores positions by keys of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexerSpec {
+    /// Heads of its queries, which share one key.
+    pub n_heads: usize,
+    /// Channels per head. The first of them rotate like those of the attention, except for the
+    /// pairing.
+    pub head_dim: usize,
+    /// Rank of the query bottleneck, which it shares with the attention.
+    pub q_rank: usize,
+    /// Channels that rotate together.
+    pub pairing: Pairing,
+    /// Positions that a row attends to, if it sees as many.
+    pub n_chosen: usize,
 }
 
 /// The feed-forward part of a layer.

@@ -6,9 +6,8 @@ use moeflux_testing::temp_dir::TempDir;
 
 use crate::format::Checkpoint;
 use crate::spec::{
-    AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GatedDeltaSpec, HeadOrder,
-    LayerSpec, MixerSpec, ModelSpec, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling,
-    RopeSpec,
+    AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, HeadOrder, LayerSpec, MixerSpec,
+    ModelSpec, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec,
 };
 
 /// A tensor to write.
@@ -184,7 +183,6 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
         hidden: 64,
         vocab: 256,
         context_max: 4096,
-        context_limit: ContextLimit::Model,
         norm_epsilon: 1e-6,
         tied_embeddings: false,
         layers: vec![layer; n_layers],

@@ -7,7 +7,7 @@ use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
-    ContextLimit, FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, QkNorm, QuantParams,
+    FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, PositionChoice, QkNorm, QuantParams,
     RopeScaling, RouterSpec,
 };
 use moeflux::provider::weights::{
@@ -73,7 +73,6 @@ pub(super) struct InspectReport {
     pub(super) hidden: usize,
     pub(super) vocab: usize,
     pub(super) context_max: usize,
-    pub(super) context_limit: ContextLimit,
     pub(super) tied_embeddings: bool,
     pub(super) n_layers: usize,
     /// Distinct mixers in order, and the number of layers with each.
@@ -117,7 +116,6 @@ impl InspectReport {
             hidden: spec.hidden,
             vocab: spec.vocab,
             context_max: spec.context_max,
-            context_limit: spec.context_limit,
             tied_embeddings: spec.tied_embeddings,
             n_layers: layers.len(),
             mixers: distinct(layers.iter().map(|layer: &LayerSpec| &layer.mixer)),
@@ -134,14 +132,6 @@ impl InspectReport {
             state_bytes_per_1000_tokens: plan.state.bytes_per_position(KV_KIND) * N_POSITIONS,
             kv8_bytes_per_1000_tokens: plan.state.bytes_per_position(KV8_KIND) * N_POSITIONS,
             state_fixed_bytes: plan.state.fixed_bytes(),
-        }
-    }
-
-    /// Returns the context that the model was made for, even if moeflux supports less.
-    pub(super) fn context_stated(&self) -> usize {
-        match self.context_limit {
-            ContextLimit::Model => self.context_max,
-            ContextLimit::Indexer { stated } => stated,
         }
     }
 
@@ -171,7 +161,6 @@ impl InspectReport {
             "hidden": self.hidden,
             "vocab": self.vocab,
             "context_max": self.context_max,
-            "context_stated": self.context_stated(),
             "tied_embeddings": self.tied_embeddings,
             "n_layers": self.n_layers,
             "mixers": mixers.collect::<Vec<_>>(),
@@ -318,7 +307,21 @@ fn mixer_json(mixer: &MixerSpec) -> Value {
             "rope_dim": spec.rope_dim,
             "v_dim": spec.v_dim,
             "rope_scaling": scaling_name(&spec.rope.scaling),
+            "choice": spec.choice.map(choice_json),
         }),
+    }
+}
+
+fn choice_json(choice: PositionChoice) -> Value {
+    let n_positions = choice.n_chosen();
+    match choice {
+        PositionChoice::Own(indexer) => json!({
+            "kind": "own",
+            "n_positions": n_positions,
+            "n_heads": indexer.n_heads,
+            "head_dim": indexer.head_dim,
+        }),
+        PositionChoice::Shared { .. } => json!({"kind": "shared", "n_positions": n_positions}),
     }
 }
 

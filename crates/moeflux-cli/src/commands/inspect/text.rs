@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
 use moeflux::provider::spec::{
-    ContextLimit, FfnSpec, MixerSpec, MoeSpec, QkNorm, RopeScaling, RouterSpec,
+    FfnSpec, MixerSpec, MoeSpec, PositionChoice, QkNorm, RopeScaling, RouterSpec,
 };
 use moeflux::provider::weights::SkippedGroup;
 
@@ -105,15 +105,7 @@ fn geometry(report: &InspectReport) -> Vec<String> {
     let sizes = format!("{}, {}", count(report.hidden), count(report.vocab));
     let mut lines = vec!["geometry".to_owned()];
     lines.extend(LABELS.row("hidden, vocabulary", &sizes));
-    let mut longest = format!("{} tokens", count(report.context_max));
-    if let ContextLimit::Indexer { stated } = report.context_limit {
-        let _ = write!(
-            longest,
-            "{}; the model was made for {}",
-            report.context_limit.reason(),
-            count(stated)
-        );
-    }
+    let longest = format!("{} tokens", count(report.context_max));
     lines.extend(LABELS.row("longest context", &longest));
     lines.extend(LABELS.row("embeddings", tied));
     lines.extend(LABELS.row("layers", &count(report.n_layers)));
@@ -166,9 +158,25 @@ fn mixer_words(mixer: &MixerSpec) -> (&'static str, String) {
                 spec.n_heads, spec.kv_rank, spec.rope_dim, spec.v_dim
             );
             push_scaling(&mut words, &spec.rope.scaling);
+            push_choice(&mut words, spec.choice);
             ("latent attention", words)
         }
     }
+}
+
+fn push_choice(words: &mut String, choice: Option<PositionChoice>) {
+    let Some(choice) = choice else { return };
+    let n_chosen = grouped(choice.n_chosen() as u64);
+    let _ = match choice {
+        PositionChoice::Own(indexer) => write!(
+            words,
+            ", to {n_chosen} positions that an indexer of {} heads of {} chooses",
+            indexer.n_heads, indexer.head_dim
+        ),
+        PositionChoice::Shared { .. } => {
+            write!(words, ", to the {n_chosen} positions of a layer below")
+        }
+    };
 }
 
 fn push_scaling(words: &mut String, scaling: &RopeScaling) {

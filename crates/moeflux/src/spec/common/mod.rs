@@ -11,8 +11,7 @@ use crate::error::Result;
 use crate::ids::TokenId;
 use crate::spec::config::CheckedConfig;
 use crate::spec::{
-    AttentionSpec, ContextLimit, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, Quantisation,
-    quantisation,
+    AttentionSpec, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, Quantisation, quantisation,
 };
 
 /// Upper bound on layers: forty times the largest known number.
@@ -25,7 +24,7 @@ pub(super) struct CommonConfig {
     pub(super) hidden: usize,
     pub(super) n_layers: usize,
     vocab: usize,
-    context_max: usize,
+    pub(super) context_max: usize,
     norm_epsilon: f32,
     is_tied: bool,
     eos: Vec<TokenId>,
@@ -69,7 +68,6 @@ impl CommonConfig {
             hidden: self.hidden,
             vocab: self.vocab,
             context_max: self.context_max,
-            context_limit: ContextLimit::Model,
             norm_epsilon: self.norm_epsilon,
             tied_embeddings: self.is_tied,
             layers,

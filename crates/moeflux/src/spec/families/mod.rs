@@ -10,6 +10,7 @@ mod gpt_oss;
 mod qwen3_next;
 mod qwen3_5_moe;
 mod dense;
+mod indexer;
 mod deepseek_v3;
 mod glm4_moe;
 mod minimax_m2;

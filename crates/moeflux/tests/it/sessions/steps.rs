@@ -17,8 +17,15 @@ use moeflux_testing::temp_dir::TempDir;
 use crate::packing::{AS_IT_IS, flip, pack};
 use crate::support::open;
 
-/// A case with recurrent layers, one with plain attention, one with latents.
-const CASES: [&str; 4] = ["qwen3_next-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16", "gguf-gpt-oss"];
+/// A case with recurrent layers, one with plain attention, one with latents, one with windows and
+/// sinks, one whose layers share chosen positions.
+const CASES: [&str; 5] = [
+    "qwen3_next-bf16",
+    "qwen3_moe-bf16",
+    "deepseek_v3-bf16",
+    "gguf-gpt-oss",
+    "glm_moe_dsa-bf16-sparse",
+];
 
 fn engine_of(name: &str) -> (Engine, Vec<TokenId>) {
     let case = GoldenCase::load(name);
