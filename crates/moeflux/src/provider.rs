@@ -99,11 +99,12 @@ pub mod experts {
 /// The operations of a plan.
 pub mod ops {
     pub use crate::ops::{
-        Add, Attention, Batch, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape, Embed,
-        ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, GatedDelta, HeadMatMul, Heads, KvKind,
-        L2Norm, LayerState, MatMul, MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, PlanId,
-        Purpose, RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment,
-        SelectRows, StateSpec, SwiGlu, TopK, Workspace,
+        Activate, Add, Attention, Batch, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape,
+        Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, Gain, GateFunction, GatedDelta,
+        HeadDot, HeadMatMul, Heads, KeptInputs, KvKind, L2Norm, LayerState, MatMul, MlaAttention,
+        N_OUTPUTS_MAX, NormGate, Op, Orientation, Plan, PlanId, Purpose, RmsNorm, Rope, Route,
+        RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectRows, StateSpec, StreamBase,
+        StreamRead, StreamWeights, StreamWrite, SwiGlu, TopK, Workspace,
     };
 }
 

@@ -6,8 +6,8 @@ use crate::families::layer_builder::LayerBuilder;
 use crate::families::{LayerPlan, ModelPlan, attention, ffn, gated_delta, mla};
 use crate::ids::LayerIdx;
 use crate::ops::{
-    Embed, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet, SelectRows, StateSpec, TopK,
-    Workspace,
+    Embed, Gain, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet, SelectRows, StateSpec,
+    TopK, Workspace,
 };
 use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec};
 use crate::weights::Binder;
@@ -37,7 +37,7 @@ pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPl
     let selected = workspace.output_buffer("selected", spec.hidden);
     let logits = workspace.output_buffer("logits", spec.vocab);
     let best = workspace.output_buffer("best", 2 * N_BEST_MAX.min(spec.vocab));
-    let gain = binder.norm("model.norm.weight", spec.hidden)?;
+    let gain = Gain::Shared(binder.norm("model.norm.weight", spec.hidden)?);
     let output = if spec.tied_embeddings {
         table
     } else {
@@ -88,8 +88,7 @@ fn state_of(mixer: &MixerSpec) -> LayerState {
             LayerState::Latent { latent_cols: spec.kv_rank, rope_cols: spec.rope_dim }
         }
         MixerSpec::GatedDelta(spec) => LayerState::Recurrent {
-            conv_rows: spec.n_taps - 1,
-            conv_cols: spec.conv_cols(),
+            conv_values: (spec.n_taps - 1) * spec.conv_cols(),
             delta_values: spec.n_v_heads * spec.v_dim * spec.k_dim,
         },
     }

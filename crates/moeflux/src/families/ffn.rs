@@ -83,7 +83,7 @@ pub(super) fn moe_plan(
         None => None,
     };
     let (shared, shared_gate) = shared.map_or((None, None), |(out, gate)| (Some(out), gate));
-    let (residual, out) = (builder.stream, builder.stream);
+    let (residual, out) = (Some(builder.stream), builder.stream);
     let (layer, limit) = (builder.layer, spec.activation.limit());
     let experts = ExpertFfn { layer, x: builder.normed, sum, limit, biases };
     let combine = Combine { sum, shared, shared_gate, residual, out };

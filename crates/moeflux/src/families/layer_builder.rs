@@ -5,7 +5,7 @@
 
 use crate::error::Result;
 use crate::ids::LayerIdx;
-use crate::ops::{Add, Heads, MatMul, Op, RmsNorm, Workspace};
+use crate::ops::{Add, Gain, Heads, MatMul, Op, RmsNorm, Workspace};
 use crate::spec::ModelSpec;
 use crate::weights::Binder;
 
@@ -54,7 +54,7 @@ impl LayerBuilder<'_, '_> {
     /// Returns the op for the layer's norm `module` of the residual stream, into `normed`.
     pub(super) fn norm_stream(&mut self, module: &str) -> Result<Op> {
         let tensor = self.name(&format!("{module}.weight"));
-        let gain = self.binder.norm(&tensor, self.spec.hidden)?;
+        let gain = Gain::Shared(self.binder.norm(&tensor, self.spec.hidden)?);
         let (x, out, epsilon) = (self.stream, self.normed, self.spec.norm_epsilon);
         Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out, epsilon }))
     }
