@@ -7,11 +7,11 @@ use moeflux::provider::backend::{Backend as _, SessionStates, StatePart};
 use moeflux::provider::error::Error;
 use moeflux::provider::ids::{LayerIdx, Position, StateId, TokenId, VectorId};
 use moeflux::provider::ops::{
-    Attention, Batch, CausalConv, DeltaGates, Embed, Gain, GateFunction, GatedDelta, Heads,
-    KeptInputs, KvKind, L2Norm, LayerState, MlaAttention, NormGate, Op, Plan, RmsNorm, Row,
-    RowKind, Segment, StateSpec, Workspace,
+    Attention, Batch, CausalConv, DeltaGates, Embed, Gain, GatedDelta, Heads, KeptInputs, KvKind,
+    L2Norm, LayerState, MlaAttention, NormGate, Op, Plan, RmsNorm, Row, RowKind, Segment,
+    StateSpec, Workspace,
 };
-use moeflux::provider::spec::HeadOrder;
+use moeflux::provider::spec::{GateFunction, HeadOrder};
 use moeflux::provider::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;

@@ -2,10 +2,10 @@
 
 use moeflux::provider::ids::LayerIdx;
 use moeflux::provider::ops::{
-    CausalConv, DeltaGates, Gain, GateFunction, GatedDelta, Heads, KeptInputs, L2Norm, LayerState,
-    MatMul, NormGate, Op, RmsNorm,
+    CausalConv, DeltaGates, Gain, GatedDelta, Heads, KeptInputs, L2Norm, LayerState, MatMul,
+    NormGate, Op, RmsNorm,
 };
-use moeflux::provider::spec::HeadOrder;
+use moeflux::provider::spec::{GateFunction, HeadOrder};
 use moeflux_kernels::{FloatKind, MatrixKind};
 
 use super::case::{CaseBuilder, OpCase};

@@ -1,9 +1,9 @@
 //! Cases of norms, rope, activations and sums, in place and not.
 
 use moeflux::provider::ops::{
-    Add, Gain, GateFunction, Heads, L2Norm, NormGate, Op, RmsNorm, Rope, SelectRows, SwiGlu, TopK,
+    Add, Gain, Heads, L2Norm, NormGate, Op, RmsNorm, Rope, SelectRows, SwiGlu, TopK,
 };
-use moeflux::provider::spec::Pairing;
+use moeflux::provider::spec::{GateFunction, Pairing};
 
 use super::case::{CaseBuilder, OpCase};
 use super::{CaseMaker, ErrorSource};

@@ -5,8 +5,8 @@ use std::ops::Range;
 use crate::error::Result;
 use crate::families::layer_builder::LayerBuilder;
 use crate::ops::{
-    CausalConv, DeltaGates, Gain, GateFunction, GatedDelta, Heads, KeptInputs, L2Norm, MatMul,
-    NormGate, Op, RmsNorm,
+    CausalConv, DeltaGates, Gain, GatedDelta, Heads, KeptInputs, L2Norm, MatMul, NormGate, Op,
+    RmsNorm,
 };
 use crate::spec::{Family, GatedDeltaSpec};
 
@@ -78,7 +78,7 @@ pub(super) fn push(
     // In these families the only norm that is not zero-centred.
     let gain = builder.binder.vector(&builder.name("linear_attn.norm.weight"), spec.v_dim)?;
     let gain = Gain::Shared(gain);
-    let gate = NormGate { x: projected.z.split(n_v_heads), function: GateFunction::Silu };
+    let gate = NormGate { x: projected.z.split(n_v_heads), function: spec.gate };
     let gate = Some(gate);
     let epsilon = builder.spec.norm_epsilon;
     ops.push(Op::RmsNorm(RmsNorm { x: out, gain, gate, out, epsilon }));

@@ -13,7 +13,7 @@ mod plan;
 
 pub use batch::{Batch, Routes, Row, RowKind, Segment};
 pub use conv::{CausalConv, KeptInputs};
-pub use norms::{Gain, GateFunction, NormGate, RmsNorm};
+pub use norms::{Gain, NormGate, RmsNorm};
 pub use plan::{Plan, PlanId};
 pub use shape::{
     BufferSpec, DeltaShape, Heads, KvKind, LayerState, N_OUTPUTS_MAX, RowSet, StateSpec, Workspace,

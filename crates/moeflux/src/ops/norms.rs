@@ -2,6 +2,7 @@
 
 use crate::ids::VectorId;
 use crate::ops::shape::Heads;
+use crate::spec::GateFunction;
 
 /// `out = x / sqrt(mean(x^2) + epsilon) * gain`, per head; then `* f(gate)` if there is a gate.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,13 +54,4 @@ pub struct NormGate {
     pub x: Heads,
     /// The function.
     pub function: GateFunction,
-}
-
-/// The function of a gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GateFunction {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `1 / (1 + exp(-x))`.
-    Sigmoid,
 }

@@ -6,9 +6,9 @@
 //! ops are not written; more rows use the steps of each op.
 
 use moeflux::provider::ops::{
-    CausalConv, DeltaGates, Gain, GateFunction, GatedDelta, Heads, KeptInputs, L2Norm, Op, RmsNorm,
+    CausalConv, DeltaGates, Gain, GatedDelta, Heads, KeptInputs, L2Norm, Op, RmsNorm,
 };
-use moeflux::provider::spec::HeadOrder;
+use moeflux::provider::spec::{GateFunction, HeadOrder};
 
 use moeflux::provider::error::Result;
 

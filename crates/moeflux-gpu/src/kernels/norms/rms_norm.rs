@@ -1,7 +1,8 @@
 //! [`RmsNorm`]: one workgroup per head of a row.
 
 use moeflux::provider::error::Result;
-use moeflux::provider::ops::{Gain, GateFunction, RmsNorm};
+use moeflux::provider::ops::{Gain, RmsNorm};
+use moeflux::provider::spec::GateFunction;
 
 use crate::compiler::PlanCompiler;
 use crate::kernels::Kernel;

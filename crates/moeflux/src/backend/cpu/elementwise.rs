@@ -9,8 +9,8 @@ use crate::backend::cpu::split::RowParts;
 use crate::backend::cpu::{Common, InPlaceSource, PlanExecutor};
 use crate::backend::host::Buffer;
 use crate::ids::Position;
-use crate::ops::{Add, Batch, GateFunction, Heads, L2Norm, RmsNorm, Rope, Row, SelectRows, SwiGlu};
-use crate::spec::Pairing;
+use crate::ops::{Add, Batch, Heads, L2Norm, RmsNorm, Rope, Row, SelectRows, SwiGlu};
+use crate::spec::{GateFunction, Pairing};
 
 /// Minimum columns of a plain row per task.
 pub(super) const COLS_PER_PART: usize = 512;

@@ -3,8 +3,8 @@
 //! **Invariant:** a head is read whole before it is written, so outputs may be inputs.
 
 use super::{ReferenceBackend, dot, sigmoid, silu, widened};
-use crate::ops::{Add, Batch, GateFunction, L2Norm, RmsNorm, Rope, SelectRows, SwiGlu};
-use crate::spec::Pairing;
+use crate::ops::{Add, Batch, L2Norm, RmsNorm, Rope, SelectRows, SwiGlu};
+use crate::spec::{GateFunction, Pairing};
 
 /// Factor inside gpt_oss's sigmoid.
 const LIMITED_SIGMOID_FACTOR: f64 = 1.702;
