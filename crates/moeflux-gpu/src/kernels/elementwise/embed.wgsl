@@ -1,5 +1,5 @@
-// out[row] = table[token of row] in every head: four columns per invocation along x, rows along y. Rows whose
-// token is in another arena are left to the step for that arena.
+// out[row] = table[token of row] in every head: four columns per invocation along x, rows along y.
+// Rows whose token is in another arena are left to the step for that arena.
 
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
