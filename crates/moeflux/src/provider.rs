@@ -12,7 +12,7 @@ pub use moeflux_kernels as kernels;
 /// Index and identifier types.
 pub mod ids {
     pub use crate::ids::{
-        BufferId, ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId,
+        BufferId, ExpertIdx, LayerIdx, MatrixId, Position, StateId, TableId, TokenId, VectorId,
     };
 }
 
@@ -48,9 +48,10 @@ pub mod spec {
 /// Tensors: their locations, and those in memory.
 pub mod weights {
     pub use crate::weights::{
-        BankPart, ExpertBank, ExpertLayout, ExpertOffsets, ExpertView, FileExtent, FiniteFormat,
-        GgufTypes, KindCount, Manifest, ManifestOrigin, MatrixSource, MatrixSpan, OwnRows,
-        OwnedMatrix, PageCaching, PartNames, PartRole, Progress, QuantisedRows, Records, RowStride,
+        BankPart, BlockShape, ExpertBank, ExpertLayout, ExpertOffsets, ExpertView, FileExtent,
+        FiniteFormat, GgufTypes, KindCount, KnownIntegers, Manifest, ManifestOrigin, MatrixSource,
+        MatrixSpan, OwnRows, OwnedMatrix, PageCaching, PartNames, PartRole, Progress,
+        QuantisedRows, Records, RowBlocks, RowPlace, RowRun, RowStorage, RowStride, RowTable,
         Shares, SkipReason, SkippedGroup, StoredVector, SyntheticCheckpoint, SyntheticKind,
         SyntheticRole, SyntheticTensor, ValueSelection, ValueTransform, VectorSource, Weights,
         block_kind, load,
@@ -94,6 +95,11 @@ pub mod experts {
             LayerShape, N_ROWS_MAX, StepKind, Trace, TraceBlock, TraceHeader, TraceUse, TraceWriter,
         };
     }
+}
+
+/// Rows of tables that are read from drives.
+pub mod rows {
+    pub use crate::rows::RowStats;
 }
 
 /// The operations of a plan.

@@ -7,6 +7,7 @@
 //! number of heads is zero or divides another. This module knows nothing of files or tensor names.
 
 mod rope;
+mod ngrams;
 mod streams;
 mod config;
 mod quantisation;
@@ -17,6 +18,7 @@ mod gguf;
 mod tests;
 
 pub(crate) use gguf::{FREQUENCY_DIVISORS, QUANTISATION_KEY};
+pub(crate) use ngrams::NgramShape;
 pub(crate) use rope::plain_frequency;
 pub use rope::{Llama3Spec, Pairing, RopeScaling, RopeSpec, YarnSpec};
 pub use streams::{GateFunction, StreamSpec};
