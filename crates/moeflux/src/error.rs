@@ -70,6 +70,16 @@ pub enum Error {
         /// The problem: the file, the bytes, the attempts.
         problem: String,
     },
+    /// A row of a table could not be read from its drive.
+    #[error("row {row} of `{}`: {}", OneLine::name(table), OneLineText(problem))]
+    TableRow {
+        /// The table's name.
+        table: String,
+        /// The index of the row.
+        row: u64,
+        /// The problem: the file, the bytes, the attempts.
+        problem: String,
+    },
     /// The model or option is well-formed, but this program does not support it.
     #[error("{}", OneLineText(.0))]
     Unsupported(String),
@@ -411,7 +421,7 @@ impl Error {
             | Self::Tensor { .. }
             | Self::Unsupported(_)
             | Self::NonFinite { .. } => Fault::Checkpoint,
-            Self::Expert { .. } | Self::Drive(_) => Fault::Drive,
+            Self::Expert { .. } | Self::TableRow { .. } | Self::Drive(_) => Fault::Drive,
             Self::NoRoom { .. } | Self::DiskFull { .. } | Self::Machine(_) | Self::Rank { .. } => {
                 Fault::Machine
             }
@@ -500,6 +510,7 @@ mod tests {
                 Error::Altered { path: path.clone(), problem: text() },
                 Error::tensor(evil, evil),
                 Error::Expert { layer: 1, expert: 2, problem: text() },
+                Error::TableRow { table: text(), row: 3, problem: text() },
                 Error::Unsupported(text()),
                 Error::Input(text()),
                 Error::NonFinite { place: text() },

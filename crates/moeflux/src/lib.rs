@@ -45,6 +45,9 @@ mod spec;
 mod weights;
 // Routed experts as a layer asks for them: in memory, or streamed from drives.
 mod experts;
+// Rows of tables on drives: `ngrams` names those that a token needs.
+#[cfg_attr(not(test), expect(dead_code, reason = "no family has such a table yet"))]
+mod rows;
 // The vocabulary of plans.
 mod ops;
 // What runs plans: `cpu` with `host`, and the `reference`.

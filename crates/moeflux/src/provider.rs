@@ -12,7 +12,7 @@ pub use moeflux_kernels as kernels;
 /// Index and identifier types.
 pub mod ids {
     pub use crate::ids::{
-        BufferId, ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId,
+        BufferId, ExpertIdx, LayerIdx, MatrixId, Position, StateId, TableId, TokenId, VectorId,
     };
 }
 
@@ -38,19 +38,20 @@ pub mod format {
 /// The contents of a config.
 pub mod spec {
     pub use crate::spec::{
-        Activation, AttentionBias, AttentionSpec, Family, FfnSpec, GatedDeltaSpec, HeadOrder,
-        IndexerSpec, LayerSpec, Llama3Spec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, NativeFormat,
-        Pairing, PositionChoice, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec,
-        RouterSpec, SharedExpertSpec, YarnSpec,
+        Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GateFunction,
+        GatedDeltaSpec, HeadOrder, IndexerSpec, LayerSpec, Llama3Spec, MixerSpec, MlaSpec,
+        ModelSpec, MoeSpec, NativeFormat, Pairing, PositionChoice, QkNorm, QuantParams,
+        Quantisation, RopeScaling, RopeSpec, RouterSpec, SharedExpertSpec, StreamSpec, YarnSpec,
     };
 }
 
 /// Tensors: their locations, and those in memory.
 pub mod weights {
     pub use crate::weights::{
-        BankPart, ExpertBank, ExpertLayout, ExpertOffsets, ExpertView, FileExtent, FiniteFormat,
-        GgufTypes, KindCount, Manifest, ManifestOrigin, MatrixSource, MatrixSpan, OwnRows,
-        OwnedMatrix, PageCaching, PartNames, PartRole, Progress, QuantisedRows, Records, RowStride,
+        BankPart, BlockShape, ExpertBank, ExpertLayout, ExpertOffsets, ExpertView, FileExtent,
+        FiniteFormat, GgufTypes, KindCount, KnownIntegers, Manifest, ManifestOrigin, MatrixSource,
+        MatrixSpan, OwnRows, OwnedMatrix, PageCaching, PartNames, PartRole, Progress,
+        QuantisedRows, Records, RowBlocks, RowPlace, RowRun, RowStorage, RowStride, RowTable,
         Shares, SkipReason, SkippedGroup, StoredVector, SyntheticCheckpoint, SyntheticKind,
         SyntheticRole, SyntheticTensor, ValueSelection, ValueTransform, VectorSource, Weights,
         block_kind, load,
@@ -96,14 +97,21 @@ pub mod experts {
     }
 }
 
+/// Rows of tables that are read from drives.
+pub mod rows {
+    pub use crate::rows::RowStats;
+}
+
 /// The operations of a plan.
 pub mod ops {
     pub use crate::ops::{
-        Add, Attention, Batch, BufferSpec, CausalConv, ChosenPositions, Combine, DeltaGates,
-        DeltaShape, Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, GatedDelta, HeadMatMul,
-        Heads, KvKind, L2Norm, LayerNorm, LayerState, MatMul, MlaAttention, N_OUTPUTS_MAX, Op,
-        Orientation, Plan, PlanId, Purpose, RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind,
-        RowSet, Segment, SelectPositions, SelectRows, StateSpec, SwiGlu, TopK, Workspace,
+        Activate, Add, Attention, Batch, BufferSpec, CausalConv, ChosenPositions, Combine,
+        DeltaGates, DeltaShape, Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, Gain,
+        GatedDelta, HeadDot, HeadMatMul, Heads, KeptInputs, KvKind, L2Norm, LayerNorm, LayerState,
+        MatMul, MlaAttention, N_OUTPUTS_MAX, NormGate, Op, Orientation, Plan, PlanId, Purpose,
+        RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectPositions,
+        SelectRows, StateSpec, StreamBase, StreamRead, StreamWeights, StreamWrite, SwiGlu, TopK,
+        Workspace,
     };
 }
 

@@ -68,11 +68,23 @@ pub(crate) struct Tags {
     pub(crate) before_key: &'static str,
     /// Between the name of a parameter and its value.
     pub(crate) after_key: &'static str,
+    /// As `after_key`, for values that are not strings. Where it is the same, the text does not
+    /// show whether a value is a string.
+    pub(crate) after_json_key: &'static str,
     /// After the value.
     pub(crate) after_value: &'static str,
+    /// In the place of parameters, for a call without any.
+    pub(crate) no_parameters: &'static str,
     /// The form of scalar values other than strings. Strings are written raw, objects and arrays as
     /// JSON.
     pub(crate) scalars: Scalars,
+}
+
+impl Tags {
+    /// Returns whether the text after a key shows whether the value is a string.
+    pub(crate) fn mark_strings(&self) -> bool {
+        self.after_key != self.after_json_key
+    }
 }
 
 /// The form of numbers, booleans and null between tags.
@@ -116,7 +128,9 @@ pub(crate) const QWEN_XML: CallFormat = CallFormat {
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<parameter=",
         after_key: ">\n",
+        after_json_key: ">\n",
         after_value: "\n</parameter>\n",
+        no_parameters: "",
         scalars: Scalars::Json,
     }),
     after_arguments: "</function>",
@@ -131,7 +145,9 @@ pub(crate) const QWEN_XML_PYTHON: CallFormat = CallFormat {
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<parameter=",
         after_key: ">\n",
+        after_json_key: ">\n",
         after_value: "\n</parameter>\n",
+        no_parameters: "",
         scalars: Scalars::Python,
     }),
     ..QWEN_XML
@@ -197,7 +213,9 @@ pub(crate) const GLM_4_5: CallFormat = CallFormat {
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<arg_key>",
         after_key: "</arg_key>\n<arg_value>",
+        after_json_key: "</arg_key>\n<arg_value>",
         after_value: "</arg_value>\n",
+        no_parameters: "",
         scalars: Scalars::Json,
     }),
     after_arguments: "",
@@ -214,7 +232,9 @@ pub(crate) const GLM_4_7: CallFormat = CallFormat {
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<arg_key>",
         after_key: "</arg_key><arg_value>",
+        after_json_key: "</arg_key><arg_value>",
         after_value: "</arg_value>",
+        no_parameters: "",
         scalars: Scalars::Json,
     }),
     between_calls: "",
@@ -235,13 +255,34 @@ pub(crate) const MINIMAX_M2: CallFormat = CallFormat {
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<parameter name=\"",
         after_key: "\">",
+        after_json_key: "\">",
         after_value: "</parameter>\n",
+        no_parameters: "",
         scalars: Scalars::Json,
     }),
     after_arguments: "",
     after_call: "</invoke>\n",
     between_calls: "",
     after_calls: "</minimax:tool_call>",
+};
+
+/// As [`MINIMAX_M2`], with other names, and with an attribute that marks strings: `DeepSeek` V3.2.
+pub(crate) const DEEPSEEK_V3_2: CallFormat = CallFormat {
+    title: "deepseek_v3_2",
+    after_text: "\n\n",
+    before_calls: "<｜DSML｜function_calls>\n",
+    before_call: "<｜DSML｜invoke name=\"",
+    arguments: ArgumentsForm::Tagged(Tags {
+        before_key: "<｜DSML｜parameter name=\"",
+        after_key: "\" string=\"true\">",
+        after_json_key: "\" string=\"false\">",
+        after_value: "</｜DSML｜parameter>\n",
+        no_parameters: "\n",
+        scalars: Scalars::Json,
+    }),
+    after_call: "</｜DSML｜invoke>\n",
+    after_calls: "</｜DSML｜function_calls>",
+    ..MINIMAX_M2
 };
 
 /// As [`GLM_4_5`], with a suffix in all tags, in a section: Hunyuan 3.
@@ -258,7 +299,9 @@ pub(crate) const HUNYUAN_3: CallFormat = CallFormat {
     arguments: ArgumentsForm::Tagged(Tags {
         before_key: "<arg_key:opensource>",
         after_key: "</arg_key:opensource>\n<arg_value:opensource>",
+        after_json_key: "</arg_key:opensource>\n<arg_value:opensource>",
         after_value: "</arg_value:opensource>\n",
+        no_parameters: "",
         scalars: Scalars::Json,
     }),
     after_arguments: "",
@@ -307,10 +350,11 @@ pub(crate) const LLAMA_3: CallFormat = CallFormat {
 
 /// Each format with strings that all occur in its templates. The first match counts, so a more
 /// specific format precedes those that it resembles.
-const BY_TEMPLATE: [(&CallFormat, &[&str]); 12] = [
+const BY_TEMPLATE: [(&CallFormat, &[&str]); 13] = [
     (&KIMI_K2, &["<|tool_calls_section_begin|>"]),
     (&DEEPSEEK_V3, &["<｜tool▁calls▁begin｜>", "```json"]),
     (&DEEPSEEK_V3_1, &["<｜tool▁calls▁begin｜>"]),
+    (&DEEPSEEK_V3_2, &["<｜DSML｜function_calls>", "<｜DSML｜invoke name="]),
     (&GLM_4_7, &["<tool_call>", "</arg_key><arg_value>"]),
     (&GLM_4_5, &["<tool_call>", "<arg_key>"]),
     (&QWEN_XML_PYTHON, &["<tool_call>", "<function=", "<parameter=", "else args_value | string"]),
@@ -376,7 +420,7 @@ mod tests {
 
     use super::*;
 
-    const TEMPLATES: [(&str, Option<&str>); 16] = [
+    const TEMPLATES: [(&str, Option<&str>); 17] = [
         (include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja"), Some("hermes")),
         (
             include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja"),
@@ -390,6 +434,10 @@ mod tests {
         (include_str!("../../../moeflux/src/text/template/cases/glm4_moe.jinja"), Some("glm_4_5")),
         (include_str!("../../../moeflux-demo/model/chat_template.jinja"), Some("hermes")),
         ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", Some("deepseek_v3_1")),
+        (
+            include_str!("../../../moeflux/src/text/template/own/deepseek_v32.jinja"),
+            Some("deepseek_v3_2"),
+        ),
         ("<tool_call>{{ f }}<arg_key>{{ k }}</arg_key><arg_value>", Some("glm_4_7")),
         (include_str!("../../../moeflux/src/text/template/cases/gpt_oss.jinja"), Some("harmony")),
         (

@@ -8,11 +8,12 @@ use crate::conversation::Tool;
 use crate::piece::AnswerPiece;
 use crate::thoughts::THINK;
 
-const CASES: [(&str, &str); 9] = [
+const CASES: [(&str, &str); 10] = [
     ("hermes", include_str!("cases/hermes.txt")),
     ("qwen_xml", include_str!("cases/qwen_xml.txt")),
     ("deepseek_v3", include_str!("cases/deepseek_v3.txt")),
     ("deepseek_v3_1", include_str!("cases/deepseek_v3_1.txt")),
+    ("deepseek_v3_2", include_str!("cases/deepseek_v3_2.txt")),
     ("kimi_k2", include_str!("cases/kimi_k2.txt")),
     ("glm_4_5", include_str!("cases/glm_4_5.txt")),
     ("minimax_m2", include_str!("cases/minimax_m2.txt")),

@@ -33,9 +33,12 @@ impl CallFormat {
             }
             ArgumentsForm::Tagged(tags) => {
                 for (key, value) in &call.arguments {
+                    let after_key =
+                        if value.is_string() { tags.after_key } else { tags.after_json_key };
                     let value = tagged(value, tags);
-                    text.extend([tags.before_key, key, tags.after_key, &value, tags.after_value]);
+                    text.extend([tags.before_key, key, after_key, &value, tags.after_value]);
                 }
+                text.push_str(if call.arguments.is_empty() { tags.no_parameters } else { "" });
             }
         }
         text + self.after_arguments + self.after_call
@@ -72,11 +75,15 @@ mod tests {
         {% if loop.first %}<｜tool▁calls▁begin｜>{% endif %}<｜tool▁call▁begin｜>\
         {{ call.function.name }}<｜tool▁sep｜>{{ call.function.arguments }}<｜tool▁call▁end｜>\
         {% endfor %}<｜tool▁calls▁end｜><｜end▁of▁sentence｜>";
-    const TEMPLATES: [(&str, &str); 9] = [
+    const TEMPLATES: [(&str, &str); 10] = [
         ("qwen3", include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja")),
         ("qwen3_5", include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja")),
         ("deepseek_v3", include_str!("../../../moeflux/src/text/template/cases/deepseek_v3.jinja")),
         ("deepseek_v3_1", DEEPSEEK_V3_1),
+        (
+            "deepseek_v3_2",
+            include_str!("../../../moeflux/src/text/template/own/deepseek_v32.jinja"),
+        ),
         ("kimi_k2", include_str!("../../../moeflux/src/text/template/cases/kimi_k2.jinja")),
         ("glm4_moe", include_str!("../../../moeflux/src/text/template/cases/glm4_moe.jinja")),
         ("minimax_m2", include_str!("../../../moeflux/src/text/template/cases/minimax_m2.jinja")),
@@ -129,7 +136,7 @@ mod tests {
             let special = SpecialTokens::default();
             let template = ChatTemplate::from_source(path, source, special).unwrap();
             let format = CallFormat::of(&template).unwrap();
-            let as_text = name.starts_with("deepseek");
+            let as_text = ["deepseek_v3", "deepseek_v3_1"].contains(&name);
             // These templates omit the arguments of all calls but the first, or take only one.
             let n_calls = if ["deepseek_v3", "llama3"].contains(&name) { 1 } else { 2 };
             let calls = &calls()[..n_calls];

@@ -264,8 +264,8 @@ impl<'a> RandomHarness<'a> {
         let is_same = sampled == faithful && tokens == tokenizer.encode(&faithful).unwrap();
         let is_in_calls = match difference {
             AnswerDifference::Spelling => true,
-            AnswerDifference::Tokens => !calls.is_empty() && thought.is_empty(),
             // Whitespace right before a call is part of it.
+            AnswerDifference::Tokens => !calls.is_empty() && thought.trim().is_empty(),
             AnswerDifference::BlankBeforeText => !calls.is_empty() && answer.text.is_empty(),
             _ => false,
         };

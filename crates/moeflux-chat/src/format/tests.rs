@@ -12,10 +12,11 @@ use crate::conversation::{Assistant, Call, Tool, ToolResult};
 use crate::testing::byte_tokenizer;
 
 const CASES: &str = include_str!("cases.json");
-pub(super) const TEMPLATES: [(&str, &str); 9] = [
+pub(super) const TEMPLATES: [(&str, &str); 10] = [
     ("qwen3", include_str!("../../../moeflux/src/text/template/cases/qwen3.jinja")),
     ("qwen3_5", include_str!("../../../moeflux/src/text/template/cases/qwen3_5.jinja")),
     ("deepseek_v3", include_str!("../../../moeflux/src/text/template/cases/deepseek_v3.jinja")),
+    ("deepseek_v32", include_str!("../../../moeflux/src/text/template/own/deepseek_v32.jinja")),
     ("kimi_k2", include_str!("../../../moeflux/src/text/template/cases/kimi_k2.jinja")),
     ("glm4_moe", include_str!("../../../moeflux/src/text/template/cases/glm4_moe.jinja")),
     ("gpt_oss", include_str!("../../../moeflux/src/text/template/cases/gpt_oss.jinja")),

@@ -65,6 +65,7 @@ mod tests {
         check("glm4_moe", Some("</think>\n"));
         check("kimi_k2", None);
         check("deepseek_v3", None);
+        check("deepseek_v32", None);
     }
 
     #[test]
@@ -77,6 +78,7 @@ mod tests {
         check("glm4_moe", true);
         check("kimi_k2", false);
         check("deepseek_v3", false);
+        check("deepseek_v32", true);
         check("gpt_oss", false);
     }
 }

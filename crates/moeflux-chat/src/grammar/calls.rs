@@ -259,10 +259,7 @@ impl RuleWriter {
     fn tagged(&mut self, tags: Tags, (idx, tool): (usize, &OfferedTool<'_>)) {
         let schema = &tool.schema;
         let Some(properties) = schema.get("properties").and_then(Json::as_object) else {
-            let key =
-                format!("{}{ANY_KEY} {}", self.text(tags.before_key), self.text(tags.after_key));
-            self.raw(tags, &format!("raw_{idx}"), "/(?s:.*)/");
-            self.rule(&format!("arguments_{idx}"), &format!("({key}raw_{idx})*"));
+            self.undeclared(tags, idx);
             return;
         };
         let required: BTreeSet<&str> = names(schema.get("required")).collect();
@@ -270,18 +267,52 @@ impl RuleWriter {
         let mut all = Vec::new();
         for (at, (name, property)) in properties.iter().enumerate() {
             let rule = format!("value_{idx}_{at}");
-            let key = self.text(&format!("{}{name}{}", tags.before_key, tags.after_key));
             let kinds = ValueKinds::of_parameter(&tool.tool.parameters, name);
-            self.value(tags, &rule, (property, schema, kinds));
+            let mut forms = Vec::new();
+            for (nth, (after_key, kinds)) in tags.after_keys(kinds).into_iter().enumerate() {
+                let key = self.text(&format!("{}{name}{after_key}", tags.before_key));
+                let rule = if nth == 0 { rule.clone() } else { format!("{rule}_json") };
+                self.value(tags, &rule, (property, schema, kinds));
+                forms.push(format!("{key}{rule}"));
+            }
             // This is too large already and will be loosened.
             if self.rules.len() - n_before > RULES_BYTES_MAX {
                 return;
             }
             let mark = if required.contains(name.as_str()) { "" } else { "?" };
-            all.push(format!("({key}{rule}){mark}"));
+            all.push(format!("({}){mark}", forms.join(" | ")));
         }
-        let all = if all.is_empty() { "\"\"".to_owned() } else { all.join(" ") };
+        let all = if !all.is_empty() {
+            all.join(" ")
+        } else if tags.no_parameters.is_empty() {
+            "\"\"".to_owned()
+        } else {
+            self.text(tags.no_parameters)
+        };
         self.rule(&format!("arguments_{idx}"), &all);
+    }
+
+    /// Writes parameters of any name, which the schema does not declare.
+    fn undeclared(&mut self, tags: Tags, idx: usize) {
+        let key = |writer: &Self, after_key| {
+            format!("{}{ANY_KEY} {}", writer.text(tags.before_key), writer.text(after_key))
+        };
+        let raw = format!("raw_{idx}");
+        self.raw(tags, &raw, "/(?s:.*)/");
+        let mut forms = format!("{}{raw}", key(self, tags.after_key));
+        if tags.mark_strings() {
+            let json = format!("json_{idx}");
+            let after = self.text(tags.after_value);
+            self.rule(&json, &format!("{json}_is {after}"));
+            self.rule(&format!("{json}_is"), "%json {}");
+            write!(forms, " | {}{json}", key(self, tags.after_json_key)).expect("a text");
+        }
+        let none = match tags.no_parameters {
+            "" => String::new(),
+            text => format!(" | {}", self.text(text)),
+        };
+        let some = if none.is_empty() { "*" } else { "+" };
+        self.rule(&format!("arguments_{idx}"), &format!("({forms}){some}{none}"));
     }
 
     /// Writes a value and the text after it. `kinds` are the kinds by which it will be parsed.
@@ -294,7 +325,7 @@ impl RuleWriter {
         let property = resolved(property, root);
         let after = self.text(tags.after_value);
         if kinds.has_text() {
-            let texts = texts(property, tags.scalars);
+            let texts = texts(property, tags);
             if texts.is_empty() {
                 self.raw(tags, rule, &body(property, kinds));
             } else {
@@ -368,17 +399,19 @@ fn resolved<'s>(mut schema: &'s Json, root: &'s Json) -> &'s Json {
 }
 
 /// Returns the only texts that a schema allows between tags; empty if there may be others.
-fn texts(schema: &Json, scalars: Scalars) -> Vec<String> {
+fn texts(schema: &Json, tags: Tags) -> Vec<String> {
     let values = schema.get("enum").and_then(Json::as_array).cloned();
     let values = values.or_else(|| schema.get("const").map(|it| vec![it.clone()]));
-    let text = |value: Json| match (value, scalars) {
+    let mut values = values.unwrap_or_default();
+    values.retain(|it| it.is_string() || !tags.mark_strings());
+    let text = |value: Json| match (value, tags.scalars) {
         (Json::String(text), _) => text,
         (Json::Null, Scalars::Python) => "None".to_owned(),
         (Json::Bool(true), Scalars::Python) => "True".to_owned(),
         (Json::Bool(false), Scalars::Python) => "False".to_owned(),
         (other, _) => other.to_string(),
     };
-    values.unwrap_or_default().into_iter().map(text).collect()
+    values.into_iter().map(text).collect()
 }
 
 /// Returns raw text of a length that the schema allows.

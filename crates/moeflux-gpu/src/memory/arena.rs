@@ -376,9 +376,9 @@ fn layouts_of(layer: &LayerState) -> [TableLayout; N_TABLES] {
         LayerState::Latent { latent_cols, rope_cols, index_cols } => {
             [latent_cols, rope_cols, index_cols].map(|n_cols| positions(1, n_cols))
         }
-        LayerState::Recurrent { conv_rows, conv_cols, delta_values } => {
+        LayerState::Recurrent { conv_values, delta_values } => {
             let whole = |n_values| TableLayout::Whole { n_values };
-            [whole(conv_rows * conv_cols), whole(delta_values), whole(0)]
+            [whole(conv_values), whole(delta_values), whole(0)]
         }
     }
 }

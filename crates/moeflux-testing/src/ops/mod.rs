@@ -14,6 +14,7 @@ mod linear;
 mod blocks;
 mod pointwise;
 mod positions;
+mod streams;
 mod router;
 mod run;
 
@@ -135,6 +136,8 @@ pub enum Topic {
     Products,
     /// Element by element, and norms.
     Pointwise,
+    /// Residual streams.
+    Streams,
     /// Attention over keys and values or latents.
     Attention,
     /// Choices of positions, and attention over chosen positions.
@@ -152,9 +155,10 @@ pub enum Topic {
 }
 
 impl Topic {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Products,
         Self::Pointwise,
+        Self::Streams,
         Self::Attention,
         Self::Positions,
         Self::Delta,
@@ -168,6 +172,7 @@ impl Topic {
         match self {
             Self::Products => linear::MAKERS,
             Self::Pointwise => pointwise::MAKERS,
+            Self::Streams => streams::MAKERS,
             Self::Attention => attention::MAKERS,
             Self::Positions => positions::MAKERS,
             Self::Delta => delta::MAKERS,
@@ -211,6 +216,11 @@ macro_rules! test_ops {
         #[test]
         fn values_and_norms() {
             $crate::ops::Topic::Pointwise.check::<$suite>();
+        }
+
+        #[test]
+        fn residual_streams() {
+            $crate::ops::Topic::Streams.check::<$suite>();
         }
 
         #[test]

@@ -57,7 +57,8 @@ impl Session {
         let context_max = runtime.model().spec.context_max;
         if context == 0 || context > context_max {
             return Err(Error::Input(format!(
-                "a context of {context} tokens: this model takes 1 to {context_max}"
+                "a context of {context} tokens: this model takes 1 to {context_max}{}",
+                runtime.model().spec.context_limit.reason()
             )));
         }
         let spec = &runtime.model().plan.state;

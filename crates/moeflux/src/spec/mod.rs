@@ -7,6 +7,8 @@
 //! number of heads is zero or divides another. This module knows nothing of files or tensor names.
 
 mod rope;
+mod ngrams;
+mod streams;
 mod config;
 mod quantisation;
 mod common;
@@ -16,8 +18,10 @@ mod gguf;
 mod tests;
 
 pub(crate) use gguf::{FREQUENCY_DIVISORS, QUANTISATION_KEY};
+pub(crate) use ngrams::NgramShape;
 pub(crate) use rope::plain_frequency;
 pub use rope::{Llama3Spec, Pairing, RopeScaling, RopeSpec, YarnSpec};
+pub use streams::{GateFunction, StreamSpec};
 
 use std::fmt;
 
@@ -71,11 +75,13 @@ pub enum Family {
     Qwen35,
     /// `llama`.
     Llama,
+    /// `qwen4_exp` and `qwen4_exp_text`.
+    Qwen4Exp,
 }
 
 impl Family {
     /// All families, with their `model_type` in configs.
-    pub const ALL: [(Self, &str); 21] = [
+    pub const ALL: [(Self, &str); 22] = [
         (Self::Qwen3Moe, "qwen3_moe"),
         (Self::Qwen3Next, "qwen3_next"),
         (Self::Qwen35Moe, "qwen3_5_moe"),
@@ -97,6 +103,7 @@ impl Family {
         (Self::Qwen3, "qwen3"),
         (Self::Qwen35, "qwen3_5"),
         (Self::Llama, "llama"),
+        (Self::Qwen4Exp, "qwen4_exp"),
     ];
 
     /// Returns the `model_type` in its configs.
@@ -116,12 +123,16 @@ impl Family {
 pub struct ModelSpec {
     /// Family, which determines tensor names.
     pub family: Family,
-    /// Width of the residual stream.
+    /// Width of a residual stream.
     pub hidden: usize,
+    /// The residual streams, if there are several.
+    pub streams: Option<StreamSpec>,
     /// Entries of the vocabulary, which are the rows of the embedding.
     pub vocab: usize,
     /// Maximum context.
     pub context_max: usize,
+    /// Reason for this maximum.
+    pub context_limit: ContextLimit,
     /// Epsilon of every RMS norm over `hidden`.
     pub norm_epsilon: f32,
     /// Whether the embedding is also the output matrix.
@@ -134,7 +145,42 @@ pub struct ModelSpec {
     pub quantisation: Quantisation,
 }
 
+/// The reason why a context may not be longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContextLimit {
+    /// The model was trained for this number of positions.
+    Model,
+    /// Each position attends only to positions that an indexer selects. Up to this limit it would
+    /// select all of them, so it is not computed.
+    Indexer {
+        /// Number of positions that the model was trained for.
+        stated: usize,
+    },
+}
+
+impl ContextLimit {
+    /// Returns the clause that messages append to "this model takes 2048 tokens at most".
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Model => "",
+            Self::Indexer { .. } => {
+                " here, because beyond them its attention is sparse, which is not supported"
+            }
+        }
+    }
+}
+
 impl ModelSpec {
+    /// Limits the context to `n_selected`, so that the indexer would select every position.
+    pub(super) fn limited_to(self, n_selected: usize) -> Self {
+        if self.context_max <= n_selected {
+            return self;
+        }
+        let context_limit = ContextLimit::Indexer { stated: self.context_max };
+        Self { context_max: n_selected, context_limit, ..self }
+    }
+
     /// Returns the same model with the feed-forward of each layer as its only expert, which may be
     /// streamed; `None` unless all layers are dense.
     pub(crate) fn with_streamed_layers(&self) -> Option<Self> {
@@ -258,6 +304,8 @@ pub struct GatedDeltaSpec {
     pub n_taps: usize,
     /// Assignment of value heads to key heads.
     pub order: HeadOrder,
+    /// Function of the gate behind the norm.
+    pub gate: GateFunction,
 }
 
 /// The order of stored value heads, which share key heads.

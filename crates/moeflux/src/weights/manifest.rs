@@ -8,9 +8,10 @@ use std::ops::Range;
 use moeflux_kernels::{BlockKind, FloatKind, MatrixKind, MatrixLayout, ScaleKind};
 
 use crate::error::Result;
-use crate::ids::{ExpertIdx, LayerIdx, MatrixId, VectorId};
+use crate::ids::{ExpertIdx, LayerIdx, MatrixId, TableId, VectorId};
 use crate::weights::files::{FiniteFormat, part_error};
 use crate::weights::resident::ExpertLayout;
+use crate::weights::row_table::RowTable;
 use crate::weights::synthetic::SyntheticCheckpoint;
 use crate::weights::tensors::{FileExtent, PartNames};
 
@@ -292,6 +293,17 @@ impl ExpertBank {
     }
 }
 
+/// Integers in a checkpoint that follow from its config.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnownIntegers {
+    /// Name of the tensor in its file.
+    pub name: String,
+    /// Where they are stored, as I64.
+    pub extent: FileExtent,
+    /// The values that they must have.
+    pub values: Vec<i64>,
+}
+
 /// Why tensors of a checkpoint are not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SkipReason {
@@ -347,6 +359,10 @@ pub struct Manifest {
     pub vectors: Vec<VectorSource>,
     /// The layers that have experts, ascending.
     pub banks: Vec<ExpertBank>,
+    /// Indexed by [`TableId`]: tables whose rows are read one by one.
+    pub tables: Vec<RowTable>,
+    /// Integers that are compared with known ones.
+    pub integers: Vec<KnownIntegers>,
     /// Tensors that are not used.
     pub skipped: Vec<SkippedGroup>,
     /// Where the extents point to.
@@ -364,6 +380,12 @@ impl Manifest {
     #[must_use]
     pub fn vector(&self, id: VectorId) -> &VectorSource {
         &self.vectors[id.0]
+    }
+
+    /// Returns a table.
+    #[must_use]
+    pub fn table(&self, id: TableId) -> &RowTable {
+        &self.tables[id.0]
     }
 
     /// Returns the experts of a layer, if it has any.
@@ -391,6 +413,12 @@ impl Manifest {
     #[must_use]
     pub fn expert_bytes(&self) -> u64 {
         self.banks.iter().map(ExpertBank::stored_bytes).sum()
+    }
+
+    /// Returns the bytes of all tables.
+    #[must_use]
+    pub fn table_bytes(&self) -> u64 {
+        self.tables.iter().map(RowTable::total_bytes).sum()
     }
 
     /// Returns the matrices by kind, largest total first.

@@ -3,6 +3,7 @@
 //! * `tensors` holds what a source is asked for and what is found there, `files` opens its files,
 //!   and `synthetic` is a source without files. `manifest` says which bytes make up which matrix,
 //!   vector and expert, and `resident` how these lie in memory.
+//! * `row_table` says where the rows of a table are that is never loaded.
 //! * `samples` chooses bytes to compare, and `mirror` compares a second folder with the first.
 //! * `load` reads resident tensors, `shares` divides the rows of experts over several machines, and
 //!   `bind` makes the manifest.
@@ -12,6 +13,7 @@
 mod tensors;
 mod files;
 mod synthetic;
+mod row_table;
 mod resident;
 mod manifest;
 mod samples;
@@ -29,12 +31,13 @@ pub(crate) use load::expert_samples;
 pub(crate) use load::fill::{FiniteCheck, ReadSegment, fill_here};
 pub use load::load;
 pub use manifest::{
-    BankPart, ExpertBank, ExpertOffsets, KindCount, Manifest, ManifestOrigin, MatrixSource,
-    PartRole, Records, SkipReason, SkippedGroup, StoredVector, ValueSelection, ValueTransform,
-    VectorSource,
+    BankPart, ExpertBank, ExpertOffsets, KindCount, KnownIntegers, Manifest, ManifestOrigin,
+    MatrixSource, PartRole, Records, SkipReason, SkippedGroup, StoredVector, ValueSelection,
+    ValueTransform, VectorSource,
 };
 pub(crate) use mirror::Mirror;
 pub use resident::{ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, RowStride, Weights};
+pub use row_table::{BlockShape, RowBlocks, RowPlace, RowRun, RowStorage, RowTable};
 pub(crate) use samples::{hash_of, sampled};
 pub use shares::{OwnRows, Shares};
 pub(crate) use synthetic::SyntheticFormat;

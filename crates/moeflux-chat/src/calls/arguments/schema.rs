@@ -63,6 +63,12 @@ impl ValueKinds {
         KindSearch { root: schema, n_left: PARTS_MAX }.kinds(declared).unwrap_or(Self::ANY)
     }
 
+    /// Returns these kinds restricted to strings, or to all but strings; all if none is left.
+    pub(crate) fn narrowed(self, to_text: bool) -> Self {
+        let left = if to_text { self.0 & Self::TEXT.0 } else { self.0 & !Self::TEXT.0 };
+        if left == 0 { self } else { Self(left) }
+    }
+
     /// Returns whether strings are the only kind; then a value is not parsed.
     pub(crate) fn is_text(self) -> bool {
         self == Self::TEXT

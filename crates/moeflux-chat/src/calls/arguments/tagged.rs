@@ -156,11 +156,11 @@ impl TaggedReader {
         out: &mut String,
     ) -> (usize, ArgumentsOutcome) {
         let (first, second) = key_ends(&self.tags);
-        let ends = [first, second, "\n"];
+        let ends = [&first[..], &[second, "\n"]].concat();
         let ends = ends.iter().filter(|it| !it.is_empty());
         let found = ends.filter_map(|end| Some((text.find(end)?, *end))).min();
         let Some((n_bytes, end)) = found.filter(|(n_bytes, _)| *n_bytes <= KEY_BYTES_MAX) else {
-            let is_long = text.len() > KEY_BYTES_MAX + first.len();
+            let is_long = text.len() > KEY_BYTES_MAX + first[0].len();
             return (0, if is_long { ArgumentsOutcome::Broken } else { ArgumentsOutcome::Wait });
         };
         let n_read = n_bytes + if end == "\n" { 0 } else { end.len() };
@@ -182,6 +182,7 @@ impl TaggedReader {
         json::push_text(key, out);
         out.push_str(": ");
         let kinds = ValueKinds::of_parameter(&context.tools[context.tool_idx].parameters, key);
+        let kinds = self.tags.kinds_after(end, kinds);
         self.keys.push(key.to_owned());
         self.state = TaggedState::ValueBegins(kinds);
         let start = Scan::new(text, context.stream);
@@ -233,6 +234,30 @@ impl TaggedReader {
     }
 }
 
+impl Tags {
+    /// Returns the kinds of a value after this text behind its key, if these are declared. What is
+    /// declared counts more than the text.
+    pub(crate) fn kinds_after(&self, after_key: &str, declared: ValueKinds) -> ValueKinds {
+        match after_key {
+            _ if !self.mark_strings() => declared,
+            it if it == self.after_key => declared.narrowed(true),
+            it if it == self.after_json_key => declared.narrowed(false),
+            _ => declared,
+        }
+    }
+
+    /// Returns the texts behind a key that may introduce a value of these kinds, each with the
+    /// kinds of values after it.
+    pub(crate) fn after_keys(&self, kinds: ValueKinds) -> Vec<(&'static str, ValueKinds)> {
+        if !self.mark_strings() {
+            return vec![(self.after_key, kinds)];
+        }
+        let text = kinds.has_text().then(|| (self.after_key, kinds.narrowed(true)));
+        let json = (!kinds.is_text()).then(|| (self.after_json_key, kinds.narrowed(false)));
+        text.into_iter().chain(json).collect()
+    }
+}
+
 /// Returns the markers that show the end of the arguments but do not belong to them.
 fn around(format: &CallFormat) -> [&'static str; 5] {
     let [call, calls] = head::closers(format);
@@ -241,10 +266,16 @@ fn around(format: &CallFormat) -> [&'static str; 5] {
     [call, calls, section, opener, if prefix.starts_with('<') { prefix } else { "" }]
 }
 
-/// Returns the markers between a key and its value; the second is empty if there is only one.
-fn key_ends(tags: &Tags) -> (&'static str, &'static str) {
+/// Returns the markers of which one ends a key, and the marker between that and the value, which is
+/// empty if there is none. An attribute after the key may be missing.
+fn key_ends(tags: &Tags) -> ([&'static str; 3], &'static str) {
     let end = tags.after_key.find('>').map_or(tags.after_key.len(), |at| at + 1);
-    (tags.after_key[..end].trim(), tags.after_key[end..].trim())
+    let first = tags.after_key[..end].trim();
+    if !tags.mark_strings() {
+        return ([first, "", ""], tags.after_key[end..].trim());
+    }
+    let bare = first.rfind('"').map_or(first, |at| &first[at..]);
+    ([first, tags.after_json_key.trim(), bare], "")
 }
 
 fn without_break<'a>(text: &'a str, tags: &Tags) -> &'a str {
@@ -308,7 +339,7 @@ fn value_ends(
         scan::any(new.map(|key| {
             let mut scan = scan;
             scan.literal(key)?;
-            scan.literal(key_ends(tags).0).map(|()| 0)
+            scan.one_of(&key_ends(tags).0).map(|_| 0)
         }))
     };
     let next_call = || {

@@ -45,7 +45,7 @@ fn rules(tool_choice: ToolChoice) -> AnswerRules {
 }
 
 /// A call in each format with two arguments, and one without.
-const WRITTEN: [(&str, &str, &str); 11] = [
+const WRITTEN: [(&str, &str, &str); 12] = [
     (
         "hermes",
         "<tool_call>\n\
@@ -75,6 +75,14 @@ const WRITTEN: [(&str, &str, &str); 11] = [
         "deepseek_v3_1",
         "<｜tool▁call▁begin｜>get<｜tool▁sep｜>{\"city\": \"<B>\", \"exact\": true}<｜tool▁call▁end｜>",
         "<｜tool▁call▁begin｜>get_all<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
+    ),
+    (
+        "deepseek_v3_2",
+        "<｜DSML｜invoke name=\"get\">\n\
+         <｜DSML｜parameter name=\"city\" string=\"true\"><B></｜DSML｜parameter>\n\
+         <｜DSML｜parameter name=\"exact\" string=\"false\">true</｜DSML｜parameter>\n\
+         </｜DSML｜invoke>\n",
+        "<｜DSML｜invoke name=\"get_all\">\n\n</｜DSML｜invoke>\n",
     ),
     (
         "kimi_k2",

@@ -7,8 +7,8 @@ use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
-    FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, PositionChoice, QkNorm, QuantParams,
-    RopeScaling, RouterSpec,
+    ContextLimit, FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, PositionChoice, QkNorm,
+    QuantParams, RopeScaling, RouterSpec, StreamSpec,
 };
 use moeflux::provider::weights::{
     Manifest, ManifestOrigin, SkipReason, SkippedGroup, SyntheticKind, VectorSource,
@@ -71,8 +71,10 @@ pub(super) struct InspectReport {
     /// `None` if the model does not exist and the report describes what it would be.
     pub(super) files: Option<InspectedFiles>,
     pub(super) hidden: usize,
+    pub(super) streams: Option<StreamSpec>,
     pub(super) vocab: usize,
     pub(super) context_max: usize,
+    pub(super) context_limit: ContextLimit,
     pub(super) tied_embeddings: bool,
     pub(super) n_layers: usize,
     /// Distinct mixers in order, and the number of layers with each.
@@ -114,8 +116,10 @@ impl InspectReport {
             model_type: model_type.to_owned(),
             files,
             hidden: spec.hidden,
+            streams: spec.streams,
             vocab: spec.vocab,
             context_max: spec.context_max,
+            context_limit: spec.context_limit,
             tied_embeddings: spec.tied_embeddings,
             n_layers: layers.len(),
             mixers: distinct(layers.iter().map(|layer: &LayerSpec| &layer.mixer)),
@@ -132,6 +136,14 @@ impl InspectReport {
             state_bytes_per_1000_tokens: plan.state.bytes_per_position(KV_KIND) * N_POSITIONS,
             kv8_bytes_per_1000_tokens: plan.state.bytes_per_position(KV8_KIND) * N_POSITIONS,
             state_fixed_bytes: plan.state.fixed_bytes(),
+        }
+    }
+
+    /// Returns the context that the model was made for, even if moeflux supports less.
+    pub(super) fn context_stated(&self) -> usize {
+        match self.context_limit {
+            ContextLimit::Model => self.context_max,
+            ContextLimit::Indexer { stated } => stated,
         }
     }
 
@@ -159,8 +171,10 @@ impl InspectReport {
             "files_bytes": self.files.map(|files| files.n_bytes),
             "is_packed": self.files.is_some_and(|files| files.is_packed),
             "hidden": self.hidden,
+            "n_streams": self.streams.map_or(1, |streams| streams.n_streams),
             "vocab": self.vocab,
             "context_max": self.context_max,
+            "context_stated": self.context_stated(),
             "tied_embeddings": self.tied_embeddings,
             "n_layers": self.n_layers,
             "mixers": mixers.collect::<Vec<_>>(),

@@ -126,6 +126,7 @@ mod tests {
             dtype: DType::Bf16,
             shape: vec![len],
             role: SyntheticRole::Bias,
+            integers: Vec::new(),
             len_bytes: 2 * len as u64,
         };
         lengths.iter().enumerate().map(tensor).collect()

@@ -63,6 +63,8 @@ pub(super) struct TensorValues {
     keys: Option<KeyRows>,
     /// Units per row: 4 bytes of codes, a block, or one value.
     row_units: u64,
+    /// All values, if they are given.
+    integers: Vec<i64>,
 }
 
 impl TensorValues {
@@ -85,6 +87,7 @@ impl TensorValues {
             dtype: tensor.dtype,
             keys: key_rows(&tensor.canonical, spec),
             row_units: last_dim / unit_values,
+            integers: tensor.integers.clone(),
         }
     }
 
@@ -100,6 +103,12 @@ impl TensorValues {
             return;
         }
         assert!(offset_bytes.is_multiple_of(8), "blocks begin at whole words");
+        if !self.integers.is_empty() {
+            let first = usize::try_from(offset_bytes / 8).expect("within the given values");
+            let values = self.integers[first..].iter().zip(target.chunks_exact_mut(8));
+            values.for_each(|(value, target)| target.copy_from_slice(&value.to_le_bytes()));
+            return;
+        }
         match (self.distribution, self.dtype) {
             (Distribution::Codes, _) => self.fill_codes(offset_bytes, target),
             (Distribution::Shape(shape), _) => {
@@ -221,6 +230,8 @@ fn distribution(tensor: &SyntheticTensor, spec: &ModelSpec) -> Distribution {
             let amplitude = deviation(tensor, rows.n_cols, spec) / code_deviation(rows.params.bits);
             Distribution::Scale { amplitude }
         }
+        // The values are given.
+        SyntheticRole::Integers => Distribution::Codes,
         SyntheticRole::Shape(shape) => Distribution::Shape(shape.map(|n| n as u64)),
         SyntheticRole::Biases(rows) => {
             let bits = rows.params.bits;

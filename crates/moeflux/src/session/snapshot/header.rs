@@ -140,8 +140,8 @@ fn geometry(layers: &[LayerState]) -> Vec<u8> {
             LayerState::Latent { latent_cols, rope_cols, index_cols } => {
                 (1, [latent_cols, rope_cols, index_cols])
             }
-            LayerState::Recurrent { conv_rows, conv_cols, delta_values } => {
-                (2, [conv_rows, conv_cols, delta_values])
+            LayerState::Recurrent { conv_values, delta_values } => {
+                (3, [conv_values, delta_values, 0])
             }
         };
         bytes.extend_from_slice(&kind.to_le_bytes());

@@ -24,9 +24,11 @@ use crate::text::gguf::keys::TextKeys;
 use crate::text::gguf::recipes::{Recipe, SentencePieceRecipe};
 use crate::text::gguf::vocabulary::{MERGES, TOKEN_TYPE, TOKENS, TokenList};
 use crate::text::special::SpecialTokens;
+use crate::text::template::own::own_template;
 use crate::text::tokenizer::Tokenizer;
 use crate::text::tokenizer::pipeline::TokenizerPipeline;
 
+const ARCHITECTURE: &str = "general.architecture";
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
@@ -147,7 +149,8 @@ impl EndTokens {
 }
 
 /// Returns the chat templates of the GGUF file at `path` by name: `tokenizer.chat_template`, and
-/// possibly a separate one for tools. Base models have none.
+/// possibly a separate one for tools. Without any, takes our own template for the architecture, if
+/// there is one. Base models have none.
 ///
 /// # Errors
 /// If a value is not a string.
@@ -159,6 +162,10 @@ pub(crate) fn gguf_templates(path: &Path, metadata: &Metadata) -> Result<Vec<(St
         if sources.iter().all(|(known, _)| known != name) {
             sources.push((name.to_owned(), source.to_owned()));
         }
+    }
+    if sources.is_empty() {
+        let own = keys.text(ARCHITECTURE)?.and_then(own_template);
+        sources.extend(own.map(|source| ("default".to_owned(), source.to_owned())));
     }
     Ok(sources)
 }

@@ -9,6 +9,7 @@
 //! no tokenizer, reads no clock.
 
 mod check;
+pub(crate) mod own;
 mod compile;
 mod meter;
 mod values;
@@ -32,6 +33,7 @@ use crate::text::files::{read_object, read_text};
 use crate::text::limit::TextLimit;
 use crate::text::special::SpecialTokens;
 use crate::text::template::meter::{RenderMeter, WORK_MAX};
+use crate::text::template::own::own_template;
 
 /// Maximum bytes of a template; published ones have up to 30 KB.
 pub(crate) const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
@@ -126,7 +128,8 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// Reads `chat_template.jinja`, otherwise `chat_template.json`, otherwise the `chat_template`
-    /// of `tokenizer_config.json`. Returns `None` if there is none, as in a base model.
+    /// of `tokenizer_config.json`. Without any of these, takes our own template for the model's
+    /// type, if there is one. Returns `None` if there is none, as in a base model.
     ///
     /// # Errors
     /// If a file cannot be read, or a template does not parse. The error has the line.
@@ -143,7 +146,10 @@ impl ChatTemplate {
                 return Self::compile(&path, sources, SpecialTokens::open(dir)?).map(Some);
             }
         }
-        Ok(None)
+        let config = read_object(&dir.join("config.json"))?;
+        let model_type = config.as_ref().and_then(|it| it.get("model_type")?.as_str());
+        let Some(source) = model_type.and_then(own_template) else { return Ok(None) };
+        Self::from_source(dir, source, SpecialTokens::open(dir)?).map(Some)
     }
 
     /// Compiles a template's text. `path` is its name in errors.

@@ -95,6 +95,26 @@ fn conversations_are_byte_for_byte_those_of_python() {
 const KNOWN_DIFFERENCES: [&str; 1] = ["{{ \"%s\" % 'z' }}"];
 
 #[test]
+fn our_template_of_deepseek_v32_writes_what_its_encoder_writes() {
+    let cases: Vec<Json> = serde_json::from_str(include_str!("own/cases.json")).unwrap();
+    let folder = TemplateFolder::new();
+    folder.write("config.json", r#"{"model_type": "deepseek_v32"}"#);
+    let mut wrong = Vec::new();
+    for case in &cases {
+        let messages: Vec<_> = case["messages"].as_array().unwrap().iter().map(message).collect();
+        let options = TemplateOptions {
+            add_generation_prompt: true,
+            enable_thinking: case["thinking"].as_bool(),
+            tools: Some(case["tools"].clone()).filter(|it| !it.is_null()),
+            ..TemplateOptions::default()
+        };
+        let got = folder.opened().render(&messages, &options);
+        compare(&format!("{messages:?}"), case, &got, &mut wrong);
+    }
+    assert!(cases.len() > 30 && wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
 fn constructs_are_those_of_python() {
     let cases: Json = serde_json::from_str(CASES).unwrap();
     let mut wrong = Vec::new();

@@ -122,7 +122,8 @@ fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(Skip
 /// Returns whether a tensor belongs to an indexer in a layer that has no choice of its own: each
 /// position is chosen, or the choice is that of a layer below.
 fn is_of_unused_indexer(name: &str, spec: &ModelSpec) -> bool {
-    let has_indexer = matches!(spec.family, Family::GlmMoeDsa | Family::DeepseekV32);
+    let has_indexer =
+        matches!(spec.family, Family::GlmMoeDsa | Family::DeepseekV32 | Family::Qwen4Exp);
     let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
     let Some((layer, rest)) = layer.filter(|_| has_indexer) else { return false };
     let layer = layer.parse().ok().and_then(|layer_idx: usize| spec.layers.get(layer_idx));

@@ -1,7 +1,8 @@
 //! Binds the tensors that a family needs, one at a time, and builds a manifest.
 //!
 //! `table` knows which tensors were taken, `stored` the spellings of a matrix, `bank` those of
-//! experts, and `packed` the records of packed files. `leftover` says what may stay unused.
+//! experts, `rows` those of tables that stay on the drive, and `packed` the records of packed
+//! files. `leftover` says what may stay unused.
 //!
 //! **Invariant:** when [`Binder::finish`] succeeds, every tensor of the checkpoint was bound once
 //! or skipped by name. Binding a tensor twice is a bug of the caller; a missing tensor, or one of
@@ -12,6 +13,7 @@ pub(super) mod packed;
 mod table;
 mod stored;
 pub(super) mod bank;
+mod rows;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -28,9 +30,10 @@ use crate::weights::bind::bank::{BankRequest, BankStorage, ExpertShape};
 use crate::weights::bind::stored::{StoredMatrix, unstacked};
 use crate::weights::bind::table::TensorTable;
 use crate::weights::manifest::{
-    ExpertBank, Manifest, ManifestOrigin, MatrixSource, StoredVector, ValueSelection,
-    ValueTransform, VectorSource,
+    ExpertBank, KnownIntegers, Manifest, ManifestOrigin, MatrixSource, StoredVector,
+    ValueSelection, ValueTransform, VectorSource,
 };
+use crate::weights::row_table::RowTable;
 use crate::weights::synthetic::{SyntheticBuilder, SyntheticFormat, SyntheticKind};
 use crate::weights::tensors::RequiredMatrix;
 
@@ -53,6 +56,8 @@ pub(crate) struct Binder<'a> {
     matrices: Vec<MatrixSource>,
     vectors: Vec<VectorSource>,
     banks: Vec<ExpertBank>,
+    tables: Vec<RowTable>,
+    integers: Vec<KnownIntegers>,
     splits: BTreeMap<String, SplitTensor>,
     /// Frequencies that are divided by numbers in the file, which all layers share.
     stored_frequencies: Option<VectorId>,
@@ -104,19 +109,18 @@ impl<'a> Binder<'a> {
                 (TensorTable::Synthetic(builder), quantisation, Norms::Plain)
             }
         };
-        let (matrices, vectors, banks) = (Vec::new(), Vec::new(), Vec::new());
-        let splits = BTreeMap::new();
-        let stored_frequencies = None;
         Self {
             spec,
             table,
             quantisation,
             norms,
-            matrices,
-            vectors,
-            banks,
-            splits,
-            stored_frequencies,
+            matrices: Vec::new(),
+            vectors: Vec::new(),
+            banks: Vec::new(),
+            tables: Vec::new(),
+            integers: Vec::new(),
+            splits: BTreeMap::new(),
+            stored_frequencies: None,
         }
     }
 
@@ -347,8 +351,8 @@ impl<'a> Binder<'a> {
                 (Vec::new(), ManifestOrigin::Synthetic(builder.finish()))
             }
         };
-        let Self { matrices, vectors, banks, .. } = self;
-        Ok(Manifest { matrices, vectors, banks, skipped, origin })
+        let Self { matrices, vectors, banks, tables, integers, .. } = self;
+        Ok(Manifest { matrices, vectors, banks, tables, integers, skipped, origin })
     }
 
     fn stored_matrix(&mut self, required: &RequiredMatrix<'_>) -> Result<StoredMatrix> {
@@ -431,7 +435,7 @@ fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> R
     ))
 }
 
-/// Returns how gains of norms are stored. Three families centre their norms on zero. Conversion by
+/// Returns how gains of norms are stored. Some families centre their norms on zero. Conversion by
 /// mlx-lm has added the 1; it also transposed the convolutions from `[channels, 1, taps]` to
 /// `[channels, taps, 1]`, which reveals it. A packed folder states which it is.
 fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
@@ -444,7 +448,11 @@ fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
     }
     // Converters to GGUF add the 1.
     let has_one = checkpoint.gguf.is_some();
-    if has_one || !matches!(spec.family, Family::Qwen3Next | Family::Qwen35Moe | Family::Qwen35) {
+    let is_centred = matches!(
+        spec.family,
+        Family::Qwen3Next | Family::Qwen35Moe | Family::Qwen35 | Family::Qwen4Exp
+    );
+    if has_one || !is_centred {
         return Norms::Plain;
     }
     let convolutions = tensors.iter().filter(|(name, entry)| {

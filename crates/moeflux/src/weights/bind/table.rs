@@ -50,6 +50,14 @@ impl<'a> TensorTable<'a> {
         matches!(self, Self::Synthetic(_))
     }
 
+    /// Returns the file that states what is required, for messages.
+    pub(super) fn described_by(&self) -> &'static str {
+        match self {
+            Self::Stored { checkpoint, .. } => checkpoint.described_by(),
+            Self::Synthetic(_) => "config.json",
+        }
+    }
+
     /// Returns whether the tensors are as converters to GGUF write them.
     pub(super) fn is_gguf(&self) -> bool {
         matches!(self, Self::Stored { checkpoint, .. } if checkpoint.gguf.is_some())

@@ -12,7 +12,7 @@ use half::{bf16, f16};
 use moeflux_io::available_memory_bytes;
 use moeflux_kernels::{FloatKind, MatrixKind};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::{Checkpoint, CheckpointSums};
 use crate::ids::ExpertIdx;
 use crate::spec::plain_frequency;
@@ -22,8 +22,8 @@ use crate::weights::files::{
 };
 use crate::weights::load::fill::{FiniteCheck, ReadSegment, fill};
 use crate::weights::manifest::{
-    Manifest, ManifestOrigin, MatrixSource, StoredVector, ValueSelection, ValueTransform,
-    VectorSource,
+    KnownIntegers, Manifest, ManifestOrigin, MatrixSource, StoredVector, ValueSelection,
+    ValueTransform, VectorSource,
 };
 use crate::weights::resident::{OwnedMatrix, Weights};
 use crate::weights::tensors::{FileExtent, PartNames};
@@ -49,6 +49,7 @@ pub fn load(
     let needed_bytes = manifest.resident_bytes();
     check_room("the resident weights", needed_bytes, available_memory_bytes())?;
     let files = CheckpointFiles::open(checkpoint)?.with_sums(sums).with_page_caching(page_caching);
+    check_integers(manifest, &files)?;
     let mut meter = ProgressMeter::new(stored_bytes(manifest), watch)?;
     let zeroed = manifest.matrices.iter().map(|source| OwnedMatrix::zeroed(source.layout));
     let mut matrices: Vec<OwnedMatrix> = zeroed.collect::<Result<_>>()?;
@@ -104,6 +105,24 @@ pub(crate) fn expert_samples(
         }
     }
     Ok(samples)
+}
+
+/// Refuses integers that differ from those that follow from the config.
+fn check_integers(manifest: &Manifest, files: &CheckpointFiles<'_>) -> Result<()> {
+    for KnownIntegers { name, extent, values } in &manifest.integers {
+        let mut bytes = vec![0; size_of_val(&**values)];
+        files.read(extent.file_idx, extent.offset_bytes, &mut bytes)?;
+        let found = bytes.as_chunks().0.iter().map(|value| i64::from_le_bytes(*value));
+        let mut pairs = found.zip(values).enumerate();
+        if let Some((idx, (found, value))) = pairs.find(|(_, (found, value))| found != *value) {
+            let problem = format!(
+                "has {found} at index {idx}, but {value} follows from the config: the file is \
+                 damaged, or it belongs to another model"
+            );
+            return Err(Error::tensor(name, problem));
+        }
+    }
+    Ok(())
 }
 
 fn stored_bytes(manifest: &Manifest) -> u64 {

@@ -83,6 +83,8 @@ pub enum SyntheticRole {
     Decay,
     /// A bias: about 0.
     Bias,
+    /// The given integers.
+    Integers,
 }
 
 /// Shape of the rows of a quantised matrix.
@@ -107,6 +109,8 @@ pub struct SyntheticTensor {
     pub shape: Vec<usize>,
     /// Purpose of the tensor.
     pub role: SyntheticRole,
+    /// The values of [`SyntheticRole::Integers`].
+    pub integers: Vec<i64>,
     /// Bytes of all values.
     pub len_bytes: u64,
 }
@@ -299,6 +303,20 @@ impl<'a> SyntheticBuilder<'a> {
         self.add(tensor, dtype, shape, role);
     }
 
+    /// Adds a table whose rows stay on the drive.
+    pub(super) fn row_table(&mut self, base: &str, n_rows: usize, n_cols: usize) {
+        let name = format!("{base}.weight");
+        let dtype = dtype_of(self.format.scale);
+        self.add(&name, dtype, vec![n_rows, n_cols], SyntheticRole::Matrix { n_cols });
+    }
+
+    /// Adds integers.
+    pub(super) fn integers(&mut self, tensor: &str, values: &[i64]) {
+        self.add(tensor, DType::I64, vec![values.len()], SyntheticRole::Integers);
+        let added = self.tensors.last_mut().expect("a tensor was added");
+        added.integers = values.to_vec();
+    }
+
     fn add(&mut self, name: &str, dtype: DType, shape: Vec<usize>, role: SyntheticRole) {
         let n_values: u64 = shape.iter().map(|&n| n as u64).product();
         let len_bytes = match dtype {
@@ -323,8 +341,15 @@ impl<'a> SyntheticBuilder<'a> {
         let before = self.untaken.insert(name.to_owned(), found);
         assert!(before.is_none(), "imagined tensor `{name}` is bound twice");
         let canonical = name.to_owned();
-        let tensor = SyntheticTensor { name: own_name, canonical, dtype, shape, role, len_bytes };
-        self.tensors.push(tensor);
+        self.tensors.push(SyntheticTensor {
+            name: own_name,
+            canonical,
+            dtype,
+            shape,
+            role,
+            integers: Vec::new(),
+            len_bytes,
+        });
     }
 
     fn mlx_name(&self, name: &str) -> String {
@@ -373,7 +398,10 @@ pub(crate) fn params_of_mlx(
     default: QuantParams,
 ) -> Option<QuantParams> {
     let is_router = base.ends_with(".mlp.gate");
-    let is_qwen = matches!(family, Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe);
+    let is_qwen = matches!(
+        family,
+        Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe | Family::Qwen4Exp
+    );
     let params = match (is_router || base.ends_with(".shared_expert_gate"), is_qwen) {
         (true, true) => QuantParams { bits: 8, group: 64 },
         (true, false) => return None,

@@ -1,0 +1,218 @@
+//! Tables whose rows stay on a drive, and where each row is stored.
+//!
+//! In a checkpoint, rows follow one another in tensors. In a pack, they are in blocks of whole
+//! pages, each of which ends with a checksum: a row is then read with one read of one block, and
+//! checked, without sums in memory. The sum depends on the index of its block, so that a block read
+//! from elsewhere is not mistaken for it.
+//!
+//! **Invariant:** each row lies inside its file as it was when the header was read. This module
+//! knows places, and the form of blocks; it reads nothing.
+
+use moeflux_io::BLOCK_BYTES;
+use moeflux_kernels::FloatKind;
+use twox_hash::XxHash3_64;
+
+use crate::weights::tensors::FileExtent;
+
+/// Bytes of the checksum at the end of a block.
+const SUM_BYTES: usize = size_of::<u64>();
+
+/// A table whose rows are read one by one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowTable {
+    /// Canonical name without `.weight`.
+    pub name: String,
+    /// Number of rows.
+    pub n_rows: usize,
+    /// Values of a row.
+    pub n_cols: usize,
+    /// Type of the values.
+    pub kind: FloatKind,
+    /// Where the rows are.
+    pub storage: RowStorage,
+}
+
+/// Where the rows of a table are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RowStorage {
+    /// One after the other in tensors, each of which continues the one before.
+    Tensors(Vec<RowRun>),
+    /// In the blocks of a packed file.
+    Blocks(RowBlocks),
+}
+
+/// A tensor that holds some rows of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowRun {
+    /// First row.
+    pub first_row: u64,
+    /// All of its rows.
+    pub extent: FileExtent,
+}
+
+/// The blocks of a packed table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowBlocks {
+    /// Index of the file.
+    pub file_idx: usize,
+    /// Offset of the first block: a multiple of [`crate::format::RECORD_ALIGN`].
+    pub first_bytes: u64,
+    /// Size and contents of each.
+    pub shape: BlockShape,
+}
+
+/// The shape of the blocks of packed rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockShape {
+    /// Bytes of a row.
+    pub row_bytes: usize,
+    /// Bytes of a block: whole pages.
+    pub block_bytes: usize,
+    /// Rows of a block; the last block may have fewer.
+    pub n_rows: usize,
+}
+
+/// The bytes that are read for a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowPlace {
+    /// The row itself, or its block.
+    pub extent: FileExtent,
+    /// Offset of the row in it.
+    pub row_at: usize,
+    /// Index of the block, if it is one.
+    pub block: Option<u64>,
+}
+
+impl RowTable {
+    /// Returns the stored bytes of a row.
+    #[must_use]
+    pub const fn row_bytes(&self) -> usize {
+        self.n_cols * self.kind.bytes()
+    }
+
+    /// Returns the bytes of all rows.
+    #[must_use]
+    pub const fn total_bytes(&self) -> u64 {
+        self.row_bytes() as u64 * self.n_rows as u64
+    }
+
+    /// Returns the files with rows, each once.
+    #[must_use]
+    pub fn files(&self) -> Vec<usize> {
+        let mut files = match &self.storage {
+            RowStorage::Tensors(runs) => runs.iter().map(|run| run.extent.file_idx).collect(),
+            RowStorage::Blocks(blocks) => vec![blocks.file_idx],
+        };
+        files.sort_unstable();
+        files.dedup();
+        files
+    }
+
+    /// Returns where a row is stored.
+    ///
+    /// # Panics
+    ///
+    /// If the table has no such row.
+    #[must_use]
+    pub fn place(&self, row: u64) -> RowPlace {
+        assert!(row < self.n_rows as u64, "`{}` has no row {row}", self.name);
+        let row_bytes = self.row_bytes() as u64;
+        match &self.storage {
+            RowStorage::Tensors(runs) => {
+                let after = runs.partition_point(|run| run.first_row <= row);
+                let RowRun { first_row, extent } = &runs[after - 1];
+                let offset_bytes = extent.offset_bytes + (row - first_row) * row_bytes;
+                let extent = FileExtent { offset_bytes, len_bytes: row_bytes, ..*extent };
+                RowPlace { extent, row_at: 0, block: None }
+            }
+            RowStorage::Blocks(RowBlocks { file_idx, first_bytes, shape }) => {
+                let block = row / shape.n_rows as u64;
+                let len_bytes = shape.block_bytes as u64;
+                let offset_bytes = first_bytes + block * len_bytes;
+                let extent = FileExtent { file_idx: *file_idx, offset_bytes, len_bytes };
+                let in_block =
+                    usize::try_from(row % shape.n_rows as u64).expect("a row of a block");
+                RowPlace { extent, row_at: in_block * shape.row_bytes, block: Some(block) }
+            }
+        }
+    }
+}
+
+impl BlockShape {
+    /// Returns the shape of the smallest blocks with whole rows and a checksum.
+    #[must_use]
+    pub const fn new(row_bytes: usize) -> Self {
+        let block_bytes = (row_bytes + SUM_BYTES).next_multiple_of(BLOCK_BYTES);
+        Self { row_bytes, block_bytes, n_rows: (block_bytes - SUM_BYTES) / row_bytes }
+    }
+
+    /// Returns the number of blocks for `n_rows` rows.
+    #[must_use]
+    pub const fn n_blocks(&self, n_rows: usize) -> usize {
+        n_rows.div_ceil(self.n_rows)
+    }
+
+    /// Writes the checksum of a block at its end.
+    pub fn seal(&self, block: u64, bytes: &mut [u8]) {
+        let (values, sum) = bytes.split_at_mut(self.block_bytes - SUM_BYTES);
+        sum.copy_from_slice(&XxHash3_64::oneshot_with_seed(block, values).to_le_bytes());
+    }
+
+    /// Returns whether a block has its checksum.
+    #[must_use]
+    pub fn is_intact(&self, block: u64, bytes: &[u8]) -> bool {
+        let (values, sum) = bytes.split_at(self.block_bytes - SUM_BYTES);
+        XxHash3_64::oneshot_with_seed(block, values).to_le_bytes() == sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(n_rows: usize, n_cols: usize, storage: RowStorage) -> RowTable {
+        RowTable { name: "table".to_owned(), n_rows, n_cols, kind: FloatKind::Bf16, storage }
+    }
+
+    #[test]
+    fn rows_continue_in_the_next_tensor() {
+        let extent = |file_idx, offset_bytes, n_rows: u64| FileExtent {
+            file_idx,
+            offset_bytes,
+            len_bytes: 20 * n_rows,
+        };
+        let runs = [(0, extent(1, 100, 3)), (3, extent(0, 7, 1)), (4, extent(1, 500, 2))];
+        let runs = runs.map(|(first_row, extent)| RowRun { first_row, extent });
+        let table = table(6, 10, RowStorage::Tensors(runs.to_vec()));
+        let place = |row| {
+            let RowPlace { extent, row_at, block } = table.place(row);
+            assert_eq!((extent.len_bytes, row_at, block), (20, 0, None));
+            (extent.file_idx, extent.offset_bytes)
+        };
+        assert_eq!([0, 2, 3, 4, 5].map(place), [(1, 100), (1, 140), (0, 7), (1, 500), (1, 520)]);
+        assert_eq!((table.files(), table.total_bytes()), (vec![0, 1], 120));
+    }
+
+    #[test]
+    fn a_block_has_whole_rows_and_its_own_checksum() {
+        for (row_bytes, block_bytes, n_rows) in
+            [(320, 4096, 12), (2, 4096, 2044), (4088, 4096, 1), (4089, 8192, 2), (8192, 12288, 1)]
+        {
+            let shape = BlockShape { row_bytes, block_bytes, n_rows };
+            assert_eq!(BlockShape::new(row_bytes), shape);
+            assert!(n_rows * row_bytes + SUM_BYTES <= block_bytes);
+        }
+        let shape = BlockShape::new(320);
+        assert_eq!((shape.n_blocks(24), shape.n_blocks(25)), (2, 3));
+        let blocks = RowBlocks { file_idx: 3, first_bytes: 1 << 14, shape };
+        let table = table(25, 160, RowStorage::Blocks(blocks));
+        let extent = FileExtent { file_idx: 3, offset_bytes: (1 << 14) + 4096, len_bytes: 4096 };
+        let expected = RowPlace { extent, row_at: 320, block: Some(1) };
+        assert_eq!(table.place(13), expected);
+        let mut bytes = vec![7; 4096];
+        shape.seal(1, &mut bytes);
+        assert!(shape.is_intact(1, &bytes) && !shape.is_intact(2, &bytes));
+        bytes[5] ^= 1;
+        assert!(!shape.is_intact(1, &bytes));
+    }
+}
