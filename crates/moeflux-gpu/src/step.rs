@@ -141,6 +141,12 @@ impl ScoreMemory {
         };
         (n_each > 0).then(|| ranges(n_each))
     }
+
+    /// Returns the workgroups of a step for rows that see `n_seen` positions. Along z, a step that
+    /// divides positions among workgroups has none of its own.
+    pub(crate) fn groups(self, [x, y, z]: [u32; 3], n_seen: u32) -> [u32; 3] {
+        if z == 0 { [n_seen.div_ceil(self.n_positions_each), y, 1] } else { [x, y, z] }
+    }
 }
 
 /// Set that a step is repeated over.
@@ -336,6 +342,8 @@ mod tests {
         assert_eq!(memory.rows(3, 6), Some(std::iter::once(1..3).collect()));
         assert_eq!(memory.rows(5, 20), Some(vec![0..2, 2..4, 4..5]));
         assert_eq!(memory.rows(1, 51), None);
+        assert_eq!(memory.groups([1, 3, 0], 17), [3, 3, 1]);
+        assert_eq!(memory.groups([3, 1, 1], 17), [3, 1, 1]);
     }
 
     #[test]

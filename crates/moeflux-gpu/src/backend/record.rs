@@ -187,14 +187,10 @@ impl PlanRecorder<'_> {
                 self.recorder.gpu().error(&problem)
             })?;
             for rows in ranges {
-                let n_rows = narrow(rows.len());
-                let batch_params =
-                    BatchParams { first_row: rows.start, n_rows, batch_at: 0, place: chunk.at };
-                for (step_idx, step) in steps.iter().enumerate() {
-                    let mut grid = step.groups(n_rows);
-                    if step_idx == 0 {
-                        grid[0] = part.n_seen.div_ceil(memory.n_positions_each);
-                    }
+                let (first_row, n_rows) = (rows.start, narrow(rows.len()));
+                let batch_params = BatchParams { first_row, n_rows, batch_at: 0, place: chunk.at };
+                for step in steps {
+                    let grid = memory.groups(step.groups(n_rows), part.n_seen);
                     self.dispatch(step, (batch_params, grid), Some(bind_group))?;
                 }
             }

@@ -5,6 +5,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let part = part_of(id.z);
     if id.x < KEY_FOURS && id.y < part.n_rows {
         let place = stored_place(part, part.position + id.y);
-        first[place * KEY_FOURS + id.x] = four_of(params.k, part.first_row + id.y, 0u, id.x, KEY_DIM);
+        let row = part.first_row + id.y;
+        first[place * KEY_FOURS + id.x] = four_of(params.k, row, 0u, id.x, KEY_DIM);
     }
 }

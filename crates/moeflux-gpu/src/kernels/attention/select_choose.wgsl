@@ -1,6 +1,6 @@
 // Lists the positions of the largest scores: a workgroup for each row of a part.
 //
-// A rank is a number that is larger for a larger score. The four bytes of the rank of the last score
+// A rank is a number that is larger for a larger score. The bytes of the rank of the last score
 // that is chosen are found from the highest on, by counting the scores with the bytes known so far.
 // Then each invocation lists the chosen positions of its own share.
 

@@ -1,4 +1,5 @@
-//! [`SelectPositions`]: stores index keys, scores positions, and lists those with the largest scores.
+//! [`SelectPositions`]: stores index keys, scores positions, and lists those with the largest
+//! scores.
 //!
 //! Positions are divided among workgroups. Scores take a bounded amount of memory: the rows of a
 //! session are scored as many at a time as fit.
@@ -107,7 +108,8 @@ pub(crate) fn compile(op: &SelectPositions, compiler: &mut PlanCompiler<'_>) -> 
     };
     let over = Over::Choices(op.layer, memory);
     // The number of positions is known when the steps are recorded.
-    let grid = Grid::new(GridExtent::fixed(1), GridExtent::rows(1));
+    let unknown = GridExtent::fixed(0);
+    let grid = Grid { x: unknown, y: GridExtent::rows(1), z: unknown };
     compiler.step(&score, &params, grid)?.over(over);
     let grid = Grid::new(GridExtent::rows(1), GridExtent::fixed(1));
     compiler.step(&choose, &params, grid)?.over(over);

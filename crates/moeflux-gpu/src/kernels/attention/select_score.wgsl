@@ -1,5 +1,5 @@
-// Scores of positions for the rows of a part that choose some: N_LANES positions along x, rows along
-// y. An invocation has a position. QUERIES heads at a time are in workgroup memory.
+// Scores of positions for the rows of a part that choose some: N_LANES positions along x, rows
+// along y. An invocation has a position. QUERIES heads at a time are in workgroup memory.
 
 var<workgroup> queries: array<vec4<f32>, QUERIES * KEY_FOURS>;
 var<workgroup> head_weights: array<f32, QUERIES>;

@@ -121,13 +121,18 @@ impl ScoreTask<'_> {
             let scores = &mut scores[block - first..][..positions.len()];
             scores.fill(0.0);
             for (products, &weight) in products.chunks_exact(BLOCK_POSITIONS).zip(weights) {
-                for (score, &product) in scores.iter_mut().zip(products) {
-                    // A comparison keeps NaN; `max` would not.
-                    let positive = if product < 0.0 { 0.0 } else { product };
-                    *score += weight * positive;
-                }
+                add_weighted(weight, products, scores);
             }
         }
+    }
+}
+
+/// Adds the products that are not negative, times a weight.
+fn add_weighted(weight: f32, products: &[f32], scores: &mut [f32]) {
+    for (score, &product) in scores.iter_mut().zip(products) {
+        // A comparison keeps NaN; `max` would not.
+        let positive = if product < 0.0 { 0.0 } else { product };
+        *score += weight * positive;
     }
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum HostLayerState {
         /// Values or rotated keys.
         second: KvTable,
         /// Index keys, if the layer chooses positions.
-        index: Option<KvTable>,
+        index: Option<Box<KvTable>>,
     },
     /// Folded history, double-buffered: each commit swaps the state and the result of a step.
     Recurrent {
@@ -81,7 +81,7 @@ impl HostLayerState {
     fn missing_bytes(&self, positions: &Range<usize>) -> usize {
         match self {
             Self::Positions { first, second, index } => {
-                let tables = [Some(first), Some(second), index.as_ref()];
+                let tables = [Some(first), Some(second), index.as_deref()];
                 tables.into_iter().flatten().map(|table| table.missing_bytes(positions)).sum()
             }
             Self::Recurrent { .. } => 0,
@@ -163,7 +163,8 @@ impl HostStates {
                     index: None,
                 },
                 LayerState::Latent { latent_cols, rope_cols, index_cols } => {
-                    let index = || KvTable::new(kind.of_index_keys(), (1, index_cols), context);
+                    let index =
+                        || Box::new(KvTable::new(kind.of_index_keys(), (1, index_cols), context));
                     HostLayerState::Positions {
                         first: table(1, latent_cols),
                         second: table(1, rope_cols),
@@ -195,7 +196,7 @@ impl HostStates {
         let budget = &self.budget;
         let fork = |(state, layer): (&LayerState, &HostLayerState)| match layer {
             HostLayerState::Positions { first, second, index } => {
-                let index = index.as_ref().map(KvTable::fork);
+                let index = index.as_ref().map(|index| Box::new(index.fork()));
                 let (first, second) = (first.fork(), second.fork());
                 Some(HostLayerState::Positions { first, second, index })
             }
@@ -238,7 +239,7 @@ impl HostStates {
         let has_room = layers.iter_mut().all(|layer| match layer {
             HostLayerState::Positions { first, second, index } => [Some(first), Some(second)]
                 .into_iter()
-                .chain([index.as_mut()])
+                .chain([index.as_deref_mut()])
                 .flatten()
                 .all(|table| table.reserve(positions, &budget)),
             HostLayerState::Recurrent { .. } => true,

@@ -2,7 +2,8 @@
 //! head, over one span of positions or over all that the rows see.
 //!
 //! **Invariant:** every row and head is in the jobs of one group, whose spans together are all that
-//! the row sees, ascending; of a list of chosen positions, spans of the list. The division depends on threads and shapes; results do not.
+//! the row sees, ascending; of a list of chosen positions, spans of the list. The division depends
+//! on threads and shapes; results do not.
 
 use std::ops::Range;
 
