@@ -38,7 +38,7 @@ pub mod format {
 /// The contents of a config.
 pub mod spec {
     pub use crate::spec::{
-        Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GateFunction,
+        Activation, AttentionBias, AttentionSpec, BlockIndexerSpec, Family, FfnSpec, GateFunction,
         GatedDeltaSpec, HeadOrder, IndexerSpec, LayerSpec, Llama3Spec, MixerSpec, MlaSpec,
         ModelSpec, MoeSpec, NativeFormat, Pairing, PositionChoice, QkNorm, QuantParams,
         Quantisation, RopeScaling, RopeSpec, RouterSpec, SharedExpertSpec, StreamSpec, YarnSpec,
@@ -108,10 +108,10 @@ pub mod ops {
         Activate, Add, Attention, Batch, BufferSpec, CausalConv, ChosenPositions, Combine,
         DeltaGates, DeltaShape, Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, Gain,
         GatedDelta, HeadDot, HeadMatMul, Heads, KeptInputs, KvKind, L2Norm, LayerNorm, LayerState,
-        MatMul, MlaAttention, N_OUTPUTS_MAX, NormGate, Op, Orientation, Plan, PlanId, Purpose,
-        RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectPositions,
-        SelectRows, StateSpec, StreamBase, StreamRead, StreamWeights, StreamWrite, SwiGlu, TopK,
-        Workspace,
+        MatMul, MlaAttention, N_OUTPUTS_MAX, NormGate, Op, Orientation, Plan, PlanId, PoolKeys,
+        Purpose, RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment,
+        SelectPositions, SelectRows, StateSpec, StreamBase, StreamRead, StreamWeights, StreamWrite,
+        SwiGlu, TopK, Workspace,
     };
 }
 

@@ -425,8 +425,7 @@ pub(crate) fn context_within(
     let context_max = spec.context_max;
     match asked.map(NonZeroUsize::get) {
         Some(context) if context > context_max => Err(CommandFailure::Usage(format!(
-            "--context {context} is more than this model takes: give 1 to {context_max}{}",
-            spec.context_limit.reason()
+            "--context {context} is more than this model takes: give 1 to {context_max}"
         ))),
         Some(context) => Ok(context),
         None => Ok(n_tokens.min(context_max)),
@@ -439,10 +438,9 @@ pub(crate) fn check_tokens(model: &Model, tokens: &[TokenId], context: usize) ->
     if tokens.len() > context {
         return Err(Error::Input(format!(
             "{} tokens do not fit into a context of {context}; --context sets it, up to {} for \
-             this model{}",
+             this model",
             tokens.len(),
-            spec.context_max,
-            spec.context_limit.reason()
+            spec.context_max
         )));
     }
     match tokens.iter().position(|token| token.0 as usize >= spec.vocab) {

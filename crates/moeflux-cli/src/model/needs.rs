@@ -9,7 +9,7 @@ use moeflux::provider::config::N_ROWS_DEFAULT;
 use moeflux::provider::families::ShardedExperts;
 use moeflux::provider::ids::MatrixId;
 use moeflux::provider::ops::{KvKind, LayerState, Op};
-use moeflux::provider::spec::{MixerSpec, MlaSpec, PositionChoice};
+use moeflux::provider::spec::{AttentionSpec, MixerSpec, MlaSpec, PositionChoice};
 use moeflux::provider::weights::ExpertBank;
 use moeflux::{Arithmetic, ByteCount, Error, Result};
 use moeflux_kernels::{MatrixKind, MatrixLayout};
@@ -133,12 +133,25 @@ impl ChosenAttention {
     fn new(blueprint: &Blueprint) -> Self {
         let mut chosen = Self::default();
         for layer in &blueprint.spec.layers {
-            let MixerSpec::Mla(mla) = &layer.mixer else { continue };
-            let Some(choice) = mla.choice else { continue };
-            let (latent_cols, rope_cols) = (mla.kv_rank, mla.rope_dim);
-            let state = LayerState::Latent { latent_cols, rope_cols, index_cols: 0 };
-            chosen.n_positions = choice.n_chosen() as u64;
-            chosen.operations += latent_operations(mla);
+            let (n_positions, operations, state) = match &layer.mixer {
+                MixerSpec::Mla(mla) => {
+                    let Some(choice) = mla.choice else { continue };
+                    let (latent_cols, rope_cols) = (mla.kv_rank, mla.rope_dim);
+                    let state = LayerState::Latent { latent_cols, rope_cols, index_cols: 0 };
+                    (choice.n_chosen(), latent_operations(mla), state)
+                }
+                MixerSpec::Attention(attention) => {
+                    let Some(indexer) = attention.indexer else { continue };
+                    let n_heads = attention.n_kv_heads;
+                    let cols = n_heads * attention.head_dim;
+                    let (k_cols, v_cols) = (cols, cols);
+                    let state = LayerState::KeyValue { n_heads, k_cols, v_cols, index_cols: 0 };
+                    (indexer.n_blocks * indexer.block, grouped_operations(attention), state)
+                }
+                MixerSpec::GatedDelta(_) => continue,
+            };
+            chosen.n_positions = n_positions as u64;
+            chosen.operations += operations;
             chosen.n_bytes += state.bytes_per_position(KV_KIND) as u64;
         }
         chosen
@@ -313,7 +326,10 @@ fn head_costs(blueprint: &Blueprint) -> ProductCosts {
 /// and an addition for each channel of each head.
 fn attention_operations(mixer: &MixerSpec) -> u64 {
     match mixer {
-        MixerSpec::Attention(it) => 4 * (it.n_heads * it.head_dim) as u64,
+        MixerSpec::Attention(it) => match it.indexer {
+            None => grouped_operations(it),
+            Some(indexer) => (2 * indexer.n_heads * indexer.head_dim / indexer.block) as u64,
+        },
         MixerSpec::Mla(it) => match it.choice {
             None => latent_operations(it),
             Some(PositionChoice::Own(indexer)) => 2 * (indexer.n_heads * indexer.head_dim) as u64,
@@ -321,6 +337,11 @@ fn attention_operations(mixer: &MixerSpec) -> u64 {
         },
         MixerSpec::GatedDelta(_) => 0,
     }
+}
+
+/// Returns the operations for each position of attention with keys and values.
+fn grouped_operations(attention: &AttentionSpec) -> u64 {
+    4 * (attention.n_heads * attention.head_dim) as u64
 }
 
 /// Returns the operations for each position of latent attention, which compares in the latent.

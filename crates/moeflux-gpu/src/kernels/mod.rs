@@ -44,7 +44,7 @@ impl std::fmt::Debug for Kernel {
 
 /// All kernels.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
-pub(crate) const KERNELS: [Kernel; 29] = [
+pub(crate) const KERNELS: [Kernel; 30] = [
     elementwise::embed::KERNEL,
     elementwise::select_rows::KERNEL,
     norms::rms_norm::KERNEL,
@@ -54,6 +54,7 @@ pub(crate) const KERNELS: [Kernel; 29] = [
     products::head_matmul::KERNEL,
     attention::rope::KERNEL,
     attention::kv_attention::KERNEL,
+    attention::pool_keys::KERNEL,
     attention::select_positions::KERNEL,
     attention::mla_attention::KERNEL,
     delta::causal_conv::KERNEL,
@@ -162,6 +163,7 @@ fn compile(op: &Op, compiler: &mut PlanCompiler<'_>) -> Result<()> {
         Op::HeadMatMul(op) => products::head_matmul::compile(op, compiler),
         Op::Rope(op) => attention::rope::compile(op, compiler),
         Op::Attention(op) => attention::kv_attention::compile(op, compiler),
+        Op::PoolKeys(op) => attention::pool_keys::compile(op, compiler),
         Op::SelectPositions(op) => attention::select_positions::compile(op, compiler),
         Op::MlaAttention(op) => attention::mla_attention::compile(op, compiler),
         Op::CausalConv(op) => delta::causal_conv::compile(op, compiler),

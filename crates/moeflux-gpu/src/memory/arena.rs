@@ -369,9 +369,9 @@ fn copy_within(
 fn layouts_of(layer: &LayerState) -> [TableLayout; N_TABLES] {
     let positions = |n_heads, head_dim| TableLayout::Positions { n_heads, head_dim };
     match *layer {
-        LayerState::KeyValue { n_heads, k_cols, v_cols } => {
+        LayerState::KeyValue { n_heads, k_cols, v_cols, index_cols } => {
             let [k, v] = [k_cols, v_cols].map(|n_cols| positions(n_heads, n_cols / n_heads));
-            [k, v, positions(1, 0)]
+            [k, v, positions(1, index_cols)]
         }
         LayerState::Latent { latent_cols, rope_cols, index_cols } => {
             [latent_cols, rope_cols, index_cols].map(|n_cols| positions(1, n_cols))

@@ -31,7 +31,7 @@ fn too_long_a_context_is_refused_in_one_line() {
     let (weights, workspace) = (Weights::default(), Workspace::default());
     let config = GpuConfig::default();
     let mut backend = GpuBackend::new(gpu(), &weights, &workspace, 1, config).unwrap();
-    let layer = LayerState::KeyValue { n_heads: 8, k_cols: 1024, v_cols: 1024 };
+    let layer = LayerState::KeyValue { n_heads: 8, k_cols: 1024, v_cols: 1024, index_cols: 0 };
     let spec = StateSpec { layers: vec![layer] };
     let context = 1 << 24;
     let error = backend.create_state(&spec, context).expect_err("no adapter sees 64 GiB at once");

@@ -71,6 +71,7 @@ impl Mixers {
             scale: 0.2,
             window: None,
             sinks: None,
+            chosen: None,
         }));
         ops.push(Op::MlaAttention(MlaAttention {
             layer: LayerIdx(1),
@@ -86,7 +87,7 @@ impl Mixers {
         ops.extend(delta(&mut vector, &mut workspace, [qkv, a, b, gate, outs[2]]));
         let spec = StateSpec {
             layers: vec![
-                LayerState::KeyValue { n_heads: 2, k_cols: 64, v_cols: 64 },
+                LayerState::KeyValue { n_heads: 2, k_cols: 64, v_cols: 64, index_cols: 0 },
                 LayerState::Latent { latent_cols: 16, rope_cols: 8, index_cols: 0 },
                 LayerState::Recurrent { conv_values: 3 * 128, delta_values: 4 * 16 * 16 },
             ],

@@ -98,6 +98,7 @@ fn attention(mut builder: CaseBuilder) -> OpCase {
         n_heads: n_kv_heads,
         k_cols: n_kv_heads * k_dim,
         v_cols: n_kv_heads * v_dim,
+        index_cols: 0,
     };
     let op = Attention {
         layer: builder.layer(state),
@@ -109,6 +110,7 @@ fn attention(mut builder: CaseBuilder) -> OpCase {
         scale: 1.0 / (k_dim as f32).sqrt(),
         window,
         sinks: has[1].then(|| builder.normal_vector(n_heads, 0.0)),
+        chosen: None,
     };
     builder.finish(vec![Op::Attention(op)])
 }
@@ -117,7 +119,7 @@ fn attention(mut builder: CaseBuilder) -> OpCase {
 /// small whole numbers, so that no f32 sum of scores is rounded.
 fn large_scores(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::new(seed);
-    let state = LayerState::KeyValue { n_heads: 1, k_cols: 8, v_cols: 8 };
+    let state = LayerState::KeyValue { n_heads: 1, k_cols: 8, v_cols: 8, index_cols: 0 };
     let whole = |rng: &mut Rng| rng.pick(&[-32.0, -1.0, 0.0, 1.0, 31.0]);
     let op = Attention {
         layer: builder.layer(state),
@@ -129,6 +131,7 @@ fn large_scores(seed: u64) -> OpCase {
         scale: 0.5,
         window: None,
         sinks: None,
+        chosen: None,
     };
     builder.finish(vec![Op::Attention(op)])
 }
@@ -136,7 +139,7 @@ fn large_scores(seed: u64) -> OpCase {
 /// More positions than any backend takes at once, and small heads, so that the reference keeps up.
 fn long_history(seed: u64) -> OpCase {
     let mut builder = CaseBuilder::with_sessions(Rng::new(seed), &[1300, 2]);
-    let state = LayerState::KeyValue { n_heads: 1, k_cols: 8, v_cols: 6 };
+    let state = LayerState::KeyValue { n_heads: 1, k_cols: 8, v_cols: 6, index_cols: 0 };
     let op = Attention {
         layer: builder.layer(state),
         q: builder.heads("q", (2, 8)),
@@ -147,6 +150,7 @@ fn long_history(seed: u64) -> OpCase {
         scale: 0.4,
         window: (seed == 1).then_some(600),
         sinks: Some(builder.normal_vector(2, 0.0)),
+        chosen: None,
     };
     builder.finish(vec![Op::Attention(op)])
 }
@@ -158,7 +162,8 @@ fn wide_heads(seed: u64) -> OpCase {
     let (n_kv_heads, group, dim) = shapes[usize::try_from(seed).expect("few cases") % 3];
     let n_heads = n_kv_heads * group;
     let cols = n_kv_heads * dim;
-    let state = LayerState::KeyValue { n_heads: n_kv_heads, k_cols: cols, v_cols: cols };
+    let (k_cols, v_cols) = (cols, cols);
+    let state = LayerState::KeyValue { n_heads: n_kv_heads, k_cols, v_cols, index_cols: 0 };
     let op = Attention {
         layer: builder.layer(state),
         q: builder.heads("q", (n_heads, dim)),
@@ -169,6 +174,7 @@ fn wide_heads(seed: u64) -> OpCase {
         scale: 1.0 / (dim as f32).sqrt(),
         window: None,
         sinks: None,
+        chosen: None,
     };
     builder.finish(vec![Op::Attention(op)])
 }
@@ -185,7 +191,8 @@ fn after_norms(seed: u64) -> OpCase {
     let pairing = rng.pick(&[Pairing::Halves, Pairing::Neighbours]);
     let dim = 2 * n_pairs + n_unrotated;
     let cols = n_kv_heads * dim;
-    let state = LayerState::KeyValue { n_heads: n_kv_heads, k_cols: cols, v_cols: cols };
+    let (k_cols, v_cols) = (cols, cols);
+    let state = LayerState::KeyValue { n_heads: n_kv_heads, k_cols, v_cols, index_cols: 0 };
     let layer = builder.layer(state);
     let q = builder.heads("q", (n_heads, dim));
     let k = builder.heads("k", (n_kv_heads, dim));
@@ -200,11 +207,12 @@ fn after_norms(seed: u64) -> OpCase {
     let norms = [norm(q), norm(k)];
     let turned = |x: Heads| {
         let x = x.narrow(first, 2 * n_pairs);
-        Op::Rope(Rope { x, frequencies, pairing, amplitude: 1.0 })
+        Op::Rope(Rope { x, frequencies, pairing, amplitude: 1.0, block: 1 })
     };
     let scale = 1.0 / (dim as f32).sqrt();
-    let (gate, window, sinks) = (None, None, None);
-    let attention = Op::Attention(Attention { layer, q, k, v, gate, out, scale, window, sinks });
+    let (gate, window, sinks, chosen) = (None, None, None, None);
+    let attention = Attention { layer, q, k, v, gate, out, scale, window, sinks, chosen };
+    let attention = Op::Attention(attention);
     builder.finish(norms.into_iter().chain([turned(q), turned(k), attention]).collect())
 }
 

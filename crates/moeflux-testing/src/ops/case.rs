@@ -185,7 +185,7 @@ impl CaseBuilder {
     pub(crate) fn layer(&mut self, state: LayerState) -> moeflux::provider::ids::LayerIdx {
         let other = match state {
             LayerState::Recurrent { .. } => {
-                LayerState::KeyValue { n_heads: 1, k_cols: 3, v_cols: 5 }
+                LayerState::KeyValue { n_heads: 1, k_cols: 3, v_cols: 5, index_cols: 0 }
             }
             _ => LayerState::Recurrent { conv_values: 3, delta_values: 7 },
         };

@@ -172,6 +172,7 @@ fn rope(seed: u64, first_position: usize) -> OpCase {
         frequencies,
         pairing: builder.rng.pick(&[Pairing::Halves, Pairing::Neighbours]),
         amplitude: builder.rng.pick(&[1.0, 1.368_888]),
+        block: builder.rng.pick(&[1, 1, 4]),
     };
     builder.finish(vec![Op::Rope(op)])
 }

@@ -1,8 +1,9 @@
 //! Grouped-query attention: projections, norms per head, rope, softmax, output.
 
 use crate::error::Result;
+use crate::families::indexer;
 use crate::families::layer_builder::LayerBuilder;
-use crate::ops::{Attention, Gain, Heads, Op, RmsNorm, Rope};
+use crate::ops::{Attention, Op, Rope};
 use crate::spec::{AttentionBias, AttentionSpec, QkNorm};
 
 /// Appends the block; it reads `normed` and adds to the residual stream.
@@ -40,8 +41,8 @@ pub(super) fn push(
         QkNorm::Row => Some([q_row, k_row]),
     };
     if let Some([q, k]) = normed {
-        ops.push(norm(builder, "self_attn.q_norm", q)?);
-        ops.push(norm(builder, "self_attn.k_norm", k)?);
+        ops.push(builder.head_norm("self_attn.q_norm", q)?);
+        ops.push(builder.head_norm("self_attn.k_norm", k)?);
     }
     let frequencies = builder.binder.frequencies(&spec.rope)?;
     for x in [q, k] {
@@ -50,12 +51,14 @@ pub(super) fn push(
             frequencies,
             pairing: spec.rope.pairing,
             amplitude: spec.rope.amplitude(),
+            block: 1,
         }));
     }
     let sinks = match spec.has_sinks {
         true => Some(builder.binder.vector(&builder.name("self_attn.sinks"), spec.n_heads)?),
         false => None,
     };
+    let chosen = indexer::push_blocks(builder, spec, ops)?;
     ops.push(Op::Attention(Attention {
         layer: builder.layer,
         q,
@@ -66,6 +69,7 @@ pub(super) fn push(
         scale: 1.0 / (head_dim as f32).sqrt(),
         window: spec.window,
         sinks,
+        chosen,
     }));
     ops.push(match spec.bias {
         AttentionBias::None | AttentionBias::Qkv => {
@@ -75,11 +79,4 @@ pub(super) fn push(
     });
     ops.push(builder.add_to_stream(mixed));
     Ok(())
-}
-
-fn norm(builder: &mut LayerBuilder<'_, '_>, module: &str, x: Heads) -> Result<Op> {
-    let tensor = builder.name(&format!("{module}.weight"));
-    let gain = Gain::Shared(builder.binder.norm(&tensor, x.head_dim)?);
-    let epsilon = builder.spec.norm_epsilon;
-    Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon }))
 }

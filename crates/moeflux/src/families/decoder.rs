@@ -125,7 +125,9 @@ fn state_of(mixer: &MixerSpec) -> LayerState {
     match mixer {
         MixerSpec::Attention(spec) => {
             let cols = spec.n_kv_heads * spec.head_dim;
-            LayerState::KeyValue { n_heads: spec.n_kv_heads, k_cols: cols, v_cols: cols }
+            let index_cols = spec.indexer.map_or(0, |indexer| indexer.head_dim);
+            let n_heads = spec.n_kv_heads;
+            LayerState::KeyValue { n_heads, k_cols: cols, v_cols: cols, index_cols }
         }
         MixerSpec::Mla(spec) => {
             let (latent_cols, rope_cols) = (spec.kv_rank, spec.rope_dim);

@@ -5,8 +5,8 @@
 
 use crate::error::Result;
 use crate::families::layer_builder::LayerBuilder;
-use crate::ops::{ChosenPositions, LayerNorm, Op, Rope, SelectPositions};
-use crate::spec::{IndexerSpec, MlaSpec, PositionChoice};
+use crate::ops::{ChosenPositions, LayerNorm, Op, PoolKeys, Rope, SelectPositions};
+use crate::spec::{AttentionSpec, BlockIndexerSpec, IndexerSpec, MlaSpec, PositionChoice};
 
 /// Epsilon of the norm of keys, regardless of the config.
 const KEY_EPSILON: f32 = 1e-6;
@@ -20,7 +20,7 @@ pub(super) fn push(
 ) -> Result<Option<ChosenPositions>> {
     let Some(choice) = spec.choice else { return Ok(None) };
     let list = builder.buffer("chosen", choice.n_chosen());
-    let chosen = ChosenPositions { list };
+    let chosen = ChosenPositions { list, block: 1 };
     if let PositionChoice::Own(indexer) = choice {
         push_own(builder, (spec, indexer), chosen, ops)?;
     }
@@ -50,9 +50,40 @@ fn push_own(
     let amplitude = spec.rope.amplitude();
     for x in [q, k] {
         let x = x.narrow(0, spec.rope_dim);
-        ops.push(Op::Rope(Rope { x, frequencies, pairing, amplitude }));
+        ops.push(Op::Rope(Rope { x, frequencies, pairing, amplitude, block: 1 }));
     }
     let layer = builder.layer;
+    let weights = Some(weights);
     ops.push(Op::SelectPositions(SelectPositions { layer, q, k, weights, chosen }));
     Ok(())
+}
+
+/// Appends the choice of blocks of positions, if the attention has an indexer; it reads `normed`.
+pub(super) fn push_blocks(
+    builder: &mut LayerBuilder<'_, '_>,
+    spec: &AttentionSpec,
+    ops: &mut Vec<Op>,
+) -> Result<Option<ChosenPositions>> {
+    let Some(indexer) = spec.indexer else { return Ok(None) };
+    let BlockIndexerSpec { n_heads, head_dim, n_blocks, block } = indexer;
+    let list = builder.buffer("chosen", ChosenPositions::n_cols(n_blocks, block));
+    let chosen = ChosenPositions { list, block };
+    let row = builder.buffer("index_qk", (n_heads + 1) * head_dim);
+    let pooled = builder.buffer("index_key", head_dim);
+    ops.push(builder.linear("self_attn.indexer.index_qk_proj", builder.normed, row)?);
+    let q = row.narrow(0, n_heads * head_dim).split(n_heads);
+    let k = row.narrow(n_heads * head_dim, head_dim);
+    let layer = builder.layer;
+    ops.push(Op::PoolKeys(PoolKeys { layer, k, block, out: pooled }));
+    ops.push(builder.head_norm("self_attn.indexer.q_layernorm", q)?);
+    ops.push(builder.head_norm("self_attn.indexer.k_layernorm", pooled)?);
+    let frequencies = builder.binder.frequencies(&spec.rope)?;
+    let (pairing, amplitude) = (spec.rope.pairing, spec.rope.amplitude());
+    for (x, block) in [(q, 1), (pooled, block)] {
+        let x = x.narrow(0, spec.rope.n_rotated);
+        ops.push(Op::Rope(Rope { x, frequencies, pairing, amplitude, block }));
+    }
+    let select = SelectPositions { layer, q, k: pooled, weights: None, chosen };
+    ops.push(Op::SelectPositions(select));
+    Ok(Some(chosen))
 }

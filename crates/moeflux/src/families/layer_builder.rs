@@ -64,6 +64,14 @@ impl LayerBuilder<'_, '_> {
         Ok(Op::MatMul(MatMul { weight, bias, x, out }))
     }
 
+    /// Returns the op that normalises each head of `x` in place, with the same gains for all.
+    pub(super) fn head_norm(&mut self, module: &str, x: Heads) -> Result<Op> {
+        let tensor = self.name(&format!("{module}.weight"));
+        let gain = Gain::Shared(self.binder.norm(&tensor, x.head_dim)?);
+        let epsilon = self.spec.norm_epsilon;
+        Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon }))
+    }
+
     /// Appends the ops that bring the input of a block from the residual stream to `normed`.
     pub(super) fn read_stream(&mut self, block: Block, ops: &mut Vec<Op>) -> Result<()> {
         let Some(streams) = &self.streams else {

@@ -45,7 +45,7 @@ pub(super) fn push(
     let frequencies = builder.binder.frequencies(&spec.rope)?;
     for x in [q_rope, k_rope] {
         let (pairing, amplitude) = (spec.rope.pairing, spec.rope.amplitude());
-        ops.push(Op::Rope(Rope { x, frequencies, pairing, amplitude }));
+        ops.push(Op::Rope(Rope { x, frequencies, pairing, amplitude, block: 1 }));
     }
 
     let matrices = bind_head_matrices(builder, spec)?;

@@ -7,10 +7,10 @@
 
 mod streams;
 mod layer_builder;
+mod indexer;
 mod attention;
 mod ffn;
 mod gated_delta;
-mod indexer;
 mod mla;
 mod decoder;
 mod shard;

@@ -3,21 +3,39 @@
 use crate::ids::{LayerIdx, VectorId};
 use crate::ops::Heads;
 
-/// The positions that each row attends to: as many as the list has columns, or all up to the row's
-/// own as long as these are not more.
+/// The positions that each row attends to: some whole blocks of positions, and the positions after
+/// the last whole block. Blocks are counted from position 0. A row that sees no more positions than
+/// the list has columns attends to all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChosenPositions {
-    /// One head of fewer than 2^24 positions as floats, ascending. Unused in rows that see no more
-    /// positions than the list has columns. NaN in the first column stands for a failed choice, and
-    /// makes the row's attention NaN.
+    /// One head of fewer than 2^24 positions as floats, ascending: columns for the chosen blocks,
+    /// and for one position less than a block. Unused in rows that attend to all positions. NaN in
+    /// the first column stands for a failed choice, and makes the row's attention NaN.
     pub list: Heads,
+    /// Positions of a block.
+    pub block: usize,
 }
 
 impl ChosenPositions {
+    /// Returns the columns of a list for these many blocks.
+    #[must_use]
+    pub const fn n_cols(n_blocks: usize, block: usize) -> usize {
+        n_blocks * block + block - 1
+    }
+
+    /// Returns the number of blocks that are chosen.
+    #[must_use]
+    pub const fn n_blocks(&self) -> usize {
+        self.list.head_dim / self.block
+    }
+
     /// Returns the number of positions that a row attends to.
     #[must_use]
-    pub fn n_of(&self, position: usize) -> usize {
-        self.list.head_dim.min(position + 1)
+    pub const fn n_of(&self, position: usize) -> usize {
+        if self.is_all(position) {
+            return position + 1;
+        }
+        self.n_blocks() * self.block + (position + 1) % self.block
     }
 
     /// Returns whether a row attends to all positions up to its own.
@@ -38,11 +56,27 @@ impl ChosenPositions {
     }
 }
 
-/// Appends `k` to the index keys of the layer, then chooses the positions with the largest scores
-/// for each row, of all up to its own: `score = sum over heads h of weights[h] * max(0, q[h] . k)`,
-/// in ascending order of heads. Of equal scores, 0 and -0 included, the one of the lower position
-/// comes first. Rows that choose all positions compute no score and write nothing. If some score is
-/// not finite, the list becomes NaN.
+/// Averages the keys of whole blocks of positions. Stores `k` among the layer's index keys, in rows
+/// that do not complete a block. In rows that do, `out` is the sum of the stored keys of the block,
+/// in ascending order, and of the row's own `k`, divided by `block`; in the others, `out` is `k`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolKeys {
+    /// Layer of the index keys.
+    pub layer: LayerIdx,
+    /// Keys of these rows; one head.
+    pub k: Heads,
+    /// Positions of a block.
+    pub block: usize,
+    /// Another buffer than `k`.
+    pub out: Heads,
+}
+
+/// Appends `k` to the index keys of the layer in rows that complete a block, then chooses the
+/// blocks with the largest scores for each row, of the whole ones up to its own position:
+/// `score = sum over heads h of weights[h] * max(0, q[h] . k)`, in ascending order of heads, where
+/// `k` is the key that the last position of the block appended. Of equal scores, 0 and -0 included,
+/// the one of the lower block comes first. Rows that attend to all positions compute no score and
+/// write nothing. If some score is not finite, the list becomes NaN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SelectPositions {
     /// Layer of the index keys.
@@ -51,8 +85,8 @@ pub struct SelectPositions {
     pub q: Heads,
     /// Index keys of these rows; one head.
     pub k: Heads,
-    /// One head with a column for each head of `q`.
-    pub weights: Heads,
+    /// One head with a column for each head of `q`; all weights are 1 if `None`.
+    pub weights: Option<Heads>,
     /// The choice.
     pub chosen: ChosenPositions,
 }
@@ -80,6 +114,9 @@ pub struct Attention {
     pub window: Option<usize>,
     /// `[q heads]`: an extra score per head that takes weight but contributes no value.
     pub sinks: Option<VectorId>,
+    /// The positions that each row attends to, in ascending order, instead of a window; all up to
+    /// its own if `None`.
+    pub chosen: Option<ChosenPositions>,
 }
 
 /// Multi-head latent attention in absorbed form: appends `latent` and `k_rope` (one head each) to

@@ -12,7 +12,7 @@ mod conv;
 mod streams;
 mod plan;
 
-pub use attention::{Attention, ChosenPositions, MlaAttention, SelectPositions};
+pub use attention::{Attention, ChosenPositions, MlaAttention, PoolKeys, SelectPositions};
 pub use batch::{Batch, Routes, Row, RowKind, Segment};
 pub use conv::{CausalConv, KeptInputs};
 pub use norms::{Gain, NormGate, RmsNorm};
@@ -49,6 +49,8 @@ pub enum Op {
     Rope(Rope),
     /// See [`Attention`].
     Attention(Attention),
+    /// See [`PoolKeys`].
+    PoolKeys(PoolKeys),
     /// See [`SelectPositions`].
     SelectPositions(SelectPositions),
     /// See [`MlaAttention`].
@@ -185,6 +187,9 @@ pub struct Rope {
     pub pairing: Pairing,
     /// YaRN's attention factor; 1 elsewhere.
     pub amplitude: f32,
+    /// Rows are rotated as at the first position of their block of so many positions; 1 for each
+    /// row's own position.
+    pub block: usize,
 }
 
 /// `decay = exp(-exp(a_log) * softplus(a + dt_bias))`, `beta = sigmoid(b)`, per value head.
@@ -415,6 +420,7 @@ impl Op {
             Self::HeadMatMul(_) => "head_matmul",
             Self::Rope(_) => "rope",
             Self::Attention(_) => "attention",
+            Self::PoolKeys(_) => "pool_keys",
             Self::SelectPositions(_) => "select_positions",
             Self::MlaAttention(_) => "mla_attention",
             Self::CausalConv(_) => "causal_conv",
@@ -485,8 +491,11 @@ impl Op {
             Self::MatMul(op) => vec![op.x, op.out],
             Self::HeadMatMul(op) => vec![op.x, op.out],
             Self::Rope(op) => vec![op.x],
-            Self::Attention(op) => with(&[op.q, op.k, op.v, op.out], &[op.gate]),
-            Self::SelectPositions(op) => vec![op.q, op.k, op.weights, op.chosen.list],
+            Self::Attention(op) => {
+                with(&[op.q, op.k, op.v, op.out], &[op.gate, op.chosen.map(|chosen| chosen.list)])
+            }
+            Self::PoolKeys(op) => vec![op.k, op.out],
+            Self::SelectPositions(op) => with(&[op.q, op.k, op.chosen.list], &[op.weights]),
             Self::MlaAttention(op) => with(
                 &[op.q_latent, op.q_rope, op.latent, op.k_rope, op.out],
                 &[op.chosen.map(|chosen| chosen.list)],

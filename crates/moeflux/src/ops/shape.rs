@@ -221,7 +221,7 @@ impl KvKind {
 /// State that one layer keeps for a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerState {
-    /// Keys and values of every position.
+    /// Keys and values of every position, and its index key.
     KeyValue {
         /// Heads of keys, and of values.
         n_heads: usize,
@@ -229,6 +229,8 @@ pub enum LayerState {
         k_cols: usize,
         /// Values of one position's values.
         v_cols: usize,
+        /// Values of one index key; 0 if the layer chooses no positions.
+        index_cols: usize,
     },
     /// The latent and the rotated key of every position (MLA), and its index key.
     Latent {
@@ -253,8 +255,10 @@ impl LayerState {
     #[must_use]
     pub const fn bytes_per_position(&self, kind: KvKind) -> usize {
         match *self {
-            Self::KeyValue { n_heads, k_cols, v_cols } => {
-                kind.bytes(n_heads, k_cols / n_heads) + kind.bytes(n_heads, v_cols / n_heads)
+            Self::KeyValue { n_heads, k_cols, v_cols, index_cols } => {
+                kind.bytes(n_heads, k_cols / n_heads)
+                    + kind.bytes(n_heads, v_cols / n_heads)
+                    + kind.of_index_keys().bytes(1, index_cols)
             }
             Self::Latent { latent_cols, rope_cols, index_cols } => {
                 kind.bytes(1, latent_cols)

@@ -57,8 +57,7 @@ impl Session {
         let context_max = runtime.model().spec.context_max;
         if context == 0 || context > context_max {
             return Err(Error::Input(format!(
-                "a context of {context} tokens: this model takes 1 to {context_max}{}",
-                runtime.model().spec.context_limit.reason()
+                "a context of {context} tokens: this model takes 1 to {context_max}"
             )));
         }
         let spec = &runtime.model().plan.state;

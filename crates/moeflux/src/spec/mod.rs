@@ -131,8 +131,6 @@ pub struct ModelSpec {
     pub vocab: usize,
     /// Maximum context.
     pub context_max: usize,
-    /// Reason for this maximum.
-    pub context_limit: ContextLimit,
     /// Epsilon of every RMS norm over `hidden`.
     pub norm_epsilon: f32,
     /// Whether the embedding is also the output matrix.
@@ -145,42 +143,7 @@ pub struct ModelSpec {
     pub quantisation: Quantisation,
 }
 
-/// The reason why a context may not be longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContextLimit {
-    /// The model was trained for this number of positions.
-    Model,
-    /// Each position attends only to positions that an indexer selects. Up to this limit it would
-    /// select all of them, so it is not computed.
-    Indexer {
-        /// Number of positions that the model was trained for.
-        stated: usize,
-    },
-}
-
-impl ContextLimit {
-    /// Returns the clause that messages append to "this model takes 2048 tokens at most".
-    #[must_use]
-    pub const fn reason(self) -> &'static str {
-        match self {
-            Self::Model => "",
-            Self::Indexer { .. } => {
-                " here, because beyond them its attention is sparse, which is not supported"
-            }
-        }
-    }
-}
-
 impl ModelSpec {
-    /// Limits the context to `n_selected`, so that the indexer would select every position.
-    pub(super) fn limited_to(self, n_selected: usize) -> Self {
-        if self.context_max <= n_selected {
-            return self;
-        }
-        let context_limit = ContextLimit::Indexer { stated: self.context_max };
-        Self { context_max: n_selected, context_limit, ..self }
-    }
-
     /// Returns the same model with the feed-forward of each layer as its only expert, which may be
     /// streamed; `None` unless all layers are dense.
     pub(crate) fn with_streamed_layers(&self) -> Option<Self> {
@@ -265,6 +228,22 @@ pub struct AttentionSpec {
     pub window: Option<usize>,
     /// Whether each head has a sink: an extra score that takes weight but has no value.
     pub has_sinks: bool,
+    /// The indexer that chooses the positions of each row, if the rows of a long context do not
+    /// attend to all.
+    pub indexer: Option<BlockIndexerSpec>,
+}
+
+/// An indexer that scores blocks of positions by the averages of their keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockIndexerSpec {
+    /// Heads of its queries, which share one key.
+    pub n_heads: usize,
+    /// Channels per head. The first of them rotate like those of the attention.
+    pub head_dim: usize,
+    /// Blocks that a row attends to, besides the positions after the last whole block.
+    pub n_blocks: usize,
+    /// Positions of a block.
+    pub block: usize,
 }
 
 /// The normalisation of queries and keys before rotation.

@@ -6,9 +6,9 @@ use moeflux_testing::temp_dir::TempDir;
 
 use crate::format::Checkpoint;
 use crate::spec::{
-    AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GateFunction, GatedDeltaSpec,
-    HeadOrder, LayerSpec, MixerSpec, ModelSpec, Pairing, QkNorm, QuantParams, Quantisation,
-    RopeScaling, RopeSpec,
+    AttentionBias, AttentionSpec, Family, FfnSpec, GateFunction, GatedDeltaSpec, HeadOrder,
+    LayerSpec, MixerSpec, ModelSpec, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling,
+    RopeSpec,
 };
 
 /// A tensor to write.
@@ -177,6 +177,7 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
             bias: AttentionBias::None,
             window: None,
             has_sinks: false,
+            indexer: None,
         }),
     };
     let layer = LayerSpec { mixer, ffn: FfnSpec::Dense { inner: 64, has_bias: false } };
@@ -186,7 +187,6 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
         streams: None,
         vocab: 256,
         context_max: 4096,
-        context_limit: ContextLimit::Model,
         norm_epsilon: 1e-6,
         tied_embeddings: false,
         layers: vec![layer; n_layers],

@@ -157,9 +157,8 @@ fn context_needed(args: &BenchArgs, spec: &ModelSpec) -> CommandResult<usize> {
     needed.filter(|needed| *needed <= context_max).ok_or_else(|| {
         CommandFailure::Usage(format!(
             "--context-tokens {} and {n_longest} tokens after them are more than this model \
-             takes: {context_max}{}",
-            args.context_tokens,
-            spec.context_limit.reason()
+             takes: {context_max}",
+            args.context_tokens
         ))
     })
 }

@@ -7,8 +7,8 @@ use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
-    ContextLimit, FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, PositionChoice, QkNorm,
-    QuantParams, RopeScaling, RouterSpec, StreamSpec,
+    FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, PositionChoice, QkNorm, QuantParams,
+    RopeScaling, RouterSpec, StreamSpec,
 };
 use moeflux::provider::weights::{
     Manifest, ManifestOrigin, SkipReason, SkippedGroup, SyntheticKind, VectorSource,
@@ -74,7 +74,6 @@ pub(super) struct InspectReport {
     pub(super) streams: Option<StreamSpec>,
     pub(super) vocab: usize,
     pub(super) context_max: usize,
-    pub(super) context_limit: ContextLimit,
     pub(super) tied_embeddings: bool,
     pub(super) n_layers: usize,
     /// Distinct mixers in order, and the number of layers with each.
@@ -119,7 +118,6 @@ impl InspectReport {
             streams: spec.streams,
             vocab: spec.vocab,
             context_max: spec.context_max,
-            context_limit: spec.context_limit,
             tied_embeddings: spec.tied_embeddings,
             n_layers: layers.len(),
             mixers: distinct(layers.iter().map(|layer: &LayerSpec| &layer.mixer)),
@@ -136,14 +134,6 @@ impl InspectReport {
             state_bytes_per_1000_tokens: plan.state.bytes_per_position(KV_KIND) * N_POSITIONS,
             kv8_bytes_per_1000_tokens: plan.state.bytes_per_position(KV8_KIND) * N_POSITIONS,
             state_fixed_bytes: plan.state.fixed_bytes(),
-        }
-    }
-
-    /// Returns the context that the model was made for, even if moeflux supports less.
-    pub(super) fn context_stated(&self) -> usize {
-        match self.context_limit {
-            ContextLimit::Model => self.context_max,
-            ContextLimit::Indexer { stated } => stated,
         }
     }
 
@@ -174,7 +164,6 @@ impl InspectReport {
             "n_streams": self.streams.map_or(1, |streams| streams.n_streams),
             "vocab": self.vocab,
             "context_max": self.context_max,
-            "context_stated": self.context_stated(),
             "tied_embeddings": self.tied_embeddings,
             "n_layers": self.n_layers,
             "mixers": mixers.collect::<Vec<_>>(),
@@ -303,6 +292,13 @@ fn mixer_json(mixer: &MixerSpec) -> Value {
             "has_qk_norm": spec.norm != QkNorm::None,
             "window": spec.window,
             "has_sinks": spec.has_sinks,
+            "choice": spec.indexer.map(|indexer| json!({
+                "kind": "blocks",
+                "n_blocks": indexer.n_blocks,
+                "block": indexer.block,
+                "n_heads": indexer.n_heads,
+                "head_dim": indexer.head_dim,
+            })),
         }),
         MixerSpec::GatedDelta(spec) => json!({
             "kind": "gated_delta",

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
 use moeflux::provider::spec::{
-    ContextLimit, FfnSpec, MixerSpec, MoeSpec, PositionChoice, QkNorm, RopeScaling, RouterSpec,
+    BlockIndexerSpec, FfnSpec, MixerSpec, MoeSpec, PositionChoice, QkNorm, RopeScaling, RouterSpec,
     StreamSpec,
 };
 use moeflux::provider::weights::SkippedGroup;
@@ -110,15 +110,7 @@ fn geometry(report: &InspectReport) -> Vec<String> {
         let words = format!("{n_streams}, read by weights of rank {rank}");
         lines.extend(LABELS.row("residual streams", &words));
     }
-    let mut longest = format!("{} tokens", count(report.context_max));
-    if let ContextLimit::Indexer { stated } = report.context_limit {
-        let _ = write!(
-            longest,
-            "{}; the model was made for {}",
-            report.context_limit.reason(),
-            count(stated)
-        );
-    }
+    let longest = format!("{} tokens", count(report.context_max));
     lines.extend(LABELS.row("longest context", &longest));
     lines.extend(LABELS.row("embeddings", tied));
     lines.extend(LABELS.row("layers", &count(report.n_layers)));
@@ -155,6 +147,7 @@ fn mixer_words(mixer: &MixerSpec) -> (&'static str, String) {
             if spec.has_sinks {
                 words.push_str(", sinks");
             }
+            push_blocks(&mut words, spec.indexer);
             ("attention", words)
         }
         MixerSpec::GatedDelta(spec) => {
@@ -175,6 +168,17 @@ fn mixer_words(mixer: &MixerSpec) -> (&'static str, String) {
             ("latent attention", words)
         }
     }
+}
+
+fn push_blocks(words: &mut String, indexer: Option<BlockIndexerSpec>) {
+    let Some(indexer) = indexer else { return };
+    let BlockIndexerSpec { n_heads, head_dim, n_blocks, block } = indexer;
+    let _ = write!(
+        words,
+        ", to {} blocks of {block} positions that an indexer of {n_heads} heads of {head_dim} \
+         chooses",
+        grouped(n_blocks as u64)
+    );
 }
 
 fn push_choice(words: &mut String, choice: Option<PositionChoice>) {

@@ -3,8 +3,7 @@
 //! **Invariant:** states the effect of a change, never recommends it.
 
 use moeflux::ByteCount;
-use moeflux::provider::error::grouped;
-use moeflux::provider::spec::{ContextLimit, QuantParams};
+use moeflux::provider::spec::QuantParams;
 use moeflux::provider::weights::SyntheticKind;
 
 use super::forecast::{AnswerForecast, Bottleneck, ExpertLocations, Forecast};
@@ -47,25 +46,12 @@ pub(super) fn advice(report: &PlanReport<'_>) -> Vec<String> {
     });
     let without = report.without_gpu.iter();
     advice.extend(without.map(|it| format!("the GPU of this machine is not used: {it}")));
-    advice.extend(limited_context(report));
     if report.query.planned.kind == Some(SyntheticKind::Float) {
         advice.push("with 4 bits, as `moeflux pack` writes them: add --bits 4".to_owned());
     }
     let doubts = report.query.machine.doubts.iter();
     advice.extend(doubts.map(|it| format!("warning: {it}")));
     advice
-}
-
-/// Notes that the model supports a longer context, if so.
-fn limited_context(report: &PlanReport<'_>) -> Option<String> {
-    let spec = &report.query.planned.blueprint.spec;
-    let ContextLimit::Indexer { stated } = spec.context_limit else { return None };
-    Some(format!(
-        "the context is limited to {} tokens{}; the model was made for {}",
-        grouped(spec.context_max as u64),
-        spec.context_limit.reason(),
-        grouped(stated as u64)
-    ))
 }
 
 /// Formats bytes as an option accepts them.

@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 
 use moeflux::provider::error::{Error, Remedy, Result};
 use moeflux::provider::ids::LayerIdx;
+use moeflux::provider::ops::ChosenPositions;
 
 use crate::compiler::PlanCompiler;
 use crate::kernels::products::matvec::neighbours;
@@ -72,6 +73,8 @@ pub(crate) struct AttentionKernels {
     pub(crate) has_gate: bool,
     /// Columns of the rows' lists of positions; 0 if there are none.
     pub(crate) n_chosen: u32,
+    /// Positions of a block of chosen ones.
+    pub(crate) block: u32,
     /// Constants of the source file.
     pub(crate) consts: [(&'static str, u32); 2],
 }
@@ -118,6 +121,13 @@ impl RowTile {
 }
 
 impl AttentionKernels {
+    /// Returns the same kernels over chosen positions.
+    pub(crate) fn over(self, chosen: Option<&ChosenPositions>) -> Self {
+        let Some(chosen) = chosen else { return self };
+        let (n_chosen, block) = (narrow(chosen.list.head_dim), narrow(chosen.block));
+        Self { n_chosen, block, ..self }
+    }
+
     /// Returns the tile for a single row, unless it has too many heads.
     fn tile_of_row(&self, limits: WorkgroupLimits) -> Option<RowTile> {
         if self.n_chosen > 0 {
@@ -192,6 +202,7 @@ impl AttentionKernels {
             .with("VALUE_FOURS", self.value_fours)
             .with("HAS_SINKS", self.has_sinks)
             .with("N_CHOSEN", self.n_chosen)
+            .with("BLOCK", self.block)
             .with("HAS_GATE", self.has_gate);
         for (name, value) in self.consts {
             shader = shader.with(name, value);
@@ -207,6 +218,7 @@ impl AttentionKernels {
             .fragment(include_str!("../shared/functions.wgsl"))
             .fragment(include_str!("fours.wgsl"))
             .fragment(include_str!("attend_common.wgsl"))
+            .fragment(include_str!("listed.wgsl"))
             .fragment(self.source)
             .state(VectorWidth::Four)
     }
@@ -428,6 +440,7 @@ mod tests {
             has_sinks: false,
             has_gate: false,
             n_chosen: 0,
+            block: 1,
             consts: [("A", 1), ("B", 1)],
         }
     }

@@ -12,3 +12,13 @@ fn four_of(view: View, row: u32, head: u32, four: u32, head_dim: u32) -> vec4<f3
     }
     return value;
 }
+
+// Writes four columns of a head, without those beyond its end.
+fn put_four(view: View, row: u32, head: u32, four: u32, head_dim: u32, value: vec4<f32>) {
+    let at = place_of(view, row, head) + 4u * four;
+    for (var i = 0u; i < 4u; i++) {
+        if 4u * four + i < head_dim {
+            ws[at + i] = value[i];
+        }
+    }
+}

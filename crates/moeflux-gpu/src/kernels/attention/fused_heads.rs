@@ -84,6 +84,7 @@ impl<'a> NormAndRope<'a> {
             && turns_norm(k, k_rope)
             && q_rope.frequencies == k_rope.frequencies
             && q_rope.pairing == k_rope.pairing
+            && [q_rope, k_rope].iter().all(|rope| rope.block == 1)
             && q_rope.amplitude.to_bits() == k_rope.amplitude.to_bits()
     }
 

@@ -19,6 +19,9 @@ pub(crate) const KERNEL: Kernel = Kernel {
         };
         let mut shaders = usual.shaders(limits(32 << 10, Some((32, 32))));
         shaders.extend(odd.shaders(limits(16 << 10, None)));
+        let chosen = kernels((2, 12), (256, 256), (false, true));
+        let chosen = AttentionKernels { n_chosen: 2051, block: 4, ..chosen };
+        shaders.extend(chosen.shaders(limits(32 << 10, Some((32, 32)))));
         shaders
     },
 };
@@ -32,6 +35,8 @@ params! {
         v: View,
         gate: View,
         out: View,
+        /// Positions that the rows attend to, if they are chosen.
+        list: View,
         scale: f32,
         /// Upper bound on the positions that a row sees.
         window: u32,
@@ -57,6 +62,7 @@ fn kernels(
         has_sinks,
         has_gate,
         n_chosen: 0,
+        block: 1,
         consts: [("KEY_DIM", narrow(key_dim)), ("VALUE_DIM", narrow(value_dim))],
     }
 }
@@ -67,12 +73,14 @@ pub(crate) fn compile(op: &Attention, compiler: &mut PlanCompiler<'_>) -> Result
         (op.k.head_dim, op.v.head_dim),
         (op.sinks.is_some(), op.gate.is_some()),
     );
+    let kernels = kernels.over(op.chosen.as_ref());
     let alone = AttentionParams {
         q: compiler.view(&op.q),
         k: compiler.view(&op.k),
         v: compiler.view(&op.v),
         gate: compiler.view(&op.gate.unwrap_or(op.out)),
         out: compiler.view(&op.out),
+        list: op.chosen.map_or(View::NOWHERE, |chosen| compiler.view(&chosen.list)),
         scale: op.scale,
         window: op.window.map_or(u32::MAX, narrow),
         sinks: op.sinks.map_or(NONE, |sinks| compiler.vector(sinks)),

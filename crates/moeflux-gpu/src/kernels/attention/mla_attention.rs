@@ -53,14 +53,14 @@ fn kernels(n_heads: usize, (latent_dim, rope_dim): (usize, usize)) -> AttentionK
         has_sinks: false,
         has_gate: false,
         n_chosen: 0,
+        block: 1,
         consts: [("LATENT_DIM", narrow(latent_dim)), ("ROPE_DIM", narrow(rope_dim))],
     }
 }
 
 pub(crate) fn compile(op: &MlaAttention, compiler: &mut PlanCompiler<'_>) -> Result<()> {
-    let n_chosen = op.chosen.map_or(0, |chosen| narrow(chosen.list.head_dim));
     let kernels = kernels(op.q_latent.n_heads, (op.latent.head_dim, op.k_rope.head_dim));
-    let kernels = AttentionKernels { n_chosen, ..kernels };
+    let kernels = kernels.over(op.chosen.as_ref());
     let alone = MlaAttentionParams {
         q_latent: compiler.view(&op.q_latent),
         q_rope: compiler.view(&op.q_rope),

@@ -5,4 +5,5 @@ pub(super) mod kv_attention;
 pub(super) mod mla_attention;
 pub(super) mod rope;
 pub(super) mod fused_heads;
+pub(super) mod pool_keys;
 pub(super) mod select_positions;

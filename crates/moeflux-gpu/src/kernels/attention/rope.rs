@@ -24,6 +24,8 @@ params! {
         n_pairs: u32,
         frequencies: u32,
         amplitude: f32,
+        /// Positions of a block, whose rows are rotated as its first.
+        block: u32,
     }
 }
 
@@ -41,6 +43,7 @@ pub(crate) fn compile(op: &Rope, compiler: &mut PlanCompiler<'_>) -> Result<()> 
         n_pairs: narrow(op.x.head_dim / 2),
         frequencies: compiler.vector(op.frequencies),
         amplitude: op.amplitude,
+        block: narrow(op.block),
     };
     let n_groups = (params.n_heads * params.n_pairs).div_ceil(N_PAIRS);
     let grid = Grid::new(GridExtent::fixed(n_groups), GridExtent::rows(1));

@@ -1,4 +1,5 @@
-// Rotates pairs of channels by position * frequency: pairs of all heads along x, rows along y.
+// Rotates pairs of channels by position * frequency: pairs of all heads along x, rows along y. The
+// position is that of the first of the row's block.
 
 @compute @workgroup_size(N_PAIRS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -8,8 +9,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     let head = id.x / params.n_pairs;
     let pair = id.x % params.n_pairs;
+    let position = position_of(row) / params.block * params.block;
     // The product is rounded to f32, as in transformers.
-    let turn = turn_of(f32(position_of(row)) * vectors[params.frequencies + pair])
+    let turn = turn_of(f32(position) * vectors[params.frequencies + pair])
         * params.amplitude;
     let head_at = place_of(params.x, row, head);
     let a_at = head_at + select(pair, 2u * pair, ARE_NEIGHBOURS);

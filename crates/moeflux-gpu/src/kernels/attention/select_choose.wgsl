@@ -1,8 +1,11 @@
-// Lists the positions of the largest scores: a workgroup for each row of a part.
+// Lists the positions of the blocks with the largest scores, and those after the last whole block:
+// a workgroup for each row of a part.
 //
 // A rank is a number that is larger for a larger score. The bytes of the rank of the last score
 // that is chosen are found from the highest on, by counting the scores with the bytes known so far.
-// Then each invocation lists the chosen positions of its own share.
+// Then each invocation lists the chosen blocks of its own share.
+
+const N_BLOCKS: u32 = N_CHOSEN / BLOCK;
 
 var<workgroup> counts: array<atomic<u32>, 256>;
 var<workgroup> is_broken: atomic<u32>;
@@ -24,14 +27,14 @@ fn bits_at(at: u32) -> u32 {
 }
 
 // Finds a byte of the rank of the last score that is chosen.
-fn find_byte(lane: u32, scores_at: u32, n_seen: u32, shift: u32) {
+fn find_byte(lane: u32, scores_at: u32, n_scores: u32, shift: u32) {
     for (var value = lane; value < 256u; value += N_LANES) {
         atomicStore(&counts[value], 0u);
     }
     workgroupBarrier();
     let higher = known;
-    for (var position = lane; position < n_seen; position += N_LANES) {
-        let bits = bits_at(scores_at + position);
+    for (var block = lane; block < n_scores; block += N_LANES) {
+        let bits = bits_at(scores_at + block);
         if (bits & 0x7f800000u) == 0x7f800000u {
             atomicStore(&is_broken, 1u);
         }
@@ -65,16 +68,17 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
     if n_seen <= N_CHOSEN {
         return;
     }
+    let n_scores = n_seen / BLOCK;
     let scores_at = params.scores + group.x * (part.position + part.n_rows);
     let list_at = place_of(params.list, part.first_row + part_row, 0u);
     if lane == 0u {
         known = 0u;
-        n_wanted = N_CHOSEN;
+        n_wanted = N_BLOCKS;
         atomicStore(&is_broken, 0u);
     }
     workgroupBarrier();
     for (var byte = 0u; byte < 4u; byte++) {
-        find_byte(lane, scores_at, n_seen, 24u - 8u * byte);
+        find_byte(lane, scores_at, n_scores, 24u - 8u * byte);
     }
     let broken = atomicLoad(&is_broken);
     if broken != 0u {
@@ -83,13 +87,16 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
         }
         return;
     }
-    let n_each = (n_seen + N_LANES - 1u) / N_LANES;
-    let begin = min(lane * n_each, n_seen);
-    let end = min(begin + n_each, n_seen);
+    for (var i = lane; i < n_seen % BLOCK; i += N_LANES) {
+        ws[list_at + N_BLOCKS * BLOCK + i] = f32(n_scores * BLOCK + i);
+    }
+    let n_each = (n_scores + N_LANES - 1u) / N_LANES;
+    let begin = min(lane * n_each, n_scores);
+    let end = min(begin + n_each, n_scores);
     var larger = 0u;
     var equal = 0u;
-    for (var position = begin; position < end; position++) {
-        let rank = rank_of(bits_at(scores_at + position));
+    for (var block = begin; block < end; block++) {
+        let rank = rank_of(bits_at(scores_at + block));
         larger += u32(rank > known);
         equal += u32(rank == known);
     }
@@ -102,10 +109,13 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
         larger += n_larger[other];
         equal += n_equal[other];
     }
-    for (var position = begin; position < end; position++) {
-        let rank = rank_of(bits_at(scores_at + position));
+    for (var block = begin; block < end; block++) {
+        let rank = rank_of(bits_at(scores_at + block));
         if rank > known || (rank == known && equal < n_wanted) {
-            ws[list_at + larger + min(equal, n_wanted)] = f32(position);
+            let at = list_at + (larger + min(equal, n_wanted)) * BLOCK;
+            for (var i = 0u; i < BLOCK; i++) {
+                ws[at + i] = f32(block * BLOCK + i);
+            }
         }
         larger += u32(rank > known);
         equal += u32(rank == known);

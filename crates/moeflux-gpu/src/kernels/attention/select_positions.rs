@@ -17,16 +17,24 @@ use crate::step::{Grid, GridExtent, Over, ScoreMemory};
 pub(crate) const KERNEL: Kernel = Kernel {
     op: "select_positions",
     shaders: || {
+        let shape = |(n_heads, key_dim), (n_chosen, block), has_weights| SelectionShape {
+            n_heads,
+            key_dim,
+            n_chosen,
+            block,
+            has_weights,
+        };
         let shapes = [
-            SelectionShape { n_heads: 64, key_dim: 128, n_chosen: 2048 },
-            SelectionShape { n_heads: 3, key_dim: 30, n_chosen: 7 },
+            shape((64, 128), (2048, 1), true),
+            shape((4, 128), (2051, 4), false),
+            shape((3, 30), (7, 1), true),
         ];
         shapes.iter().flat_map(SelectionShape::shaders).collect()
     },
 };
 
-/// Invocations of the kernel that stores keys, of the one that scores, which has as many positions,
-/// and of the one that lists.
+/// Invocations of the kernel that stores keys, of the one that scores, which has as many blocks of
+/// positions, and of the one that lists.
 const N_LANES: [u32; 3] = [64, 128, 256];
 /// Maximum scores in memory at a time: 16 MiB.
 const N_SCORES_MAX: u32 = 1 << 22;
@@ -51,6 +59,8 @@ struct SelectionShape {
     n_heads: usize,
     key_dim: usize,
     n_chosen: usize,
+    block: usize,
+    has_weights: bool,
 }
 
 impl SelectionShape {
@@ -64,6 +74,8 @@ impl SelectionShape {
                 .with("KEY_DIM", narrow(self.key_dim))
                 .with("KEY_FOURS", fours(self.key_dim))
                 .with("N_CHOSEN", narrow(self.n_chosen))
+                .with("BLOCK", narrow(self.block))
+                .with("HAS_WEIGHTS", self.has_weights)
                 .with("QUERIES", queries)
                 .fragment(include_str!("fours.wgsl"))
                 .state(VectorWidth::Four)
@@ -93,18 +105,20 @@ pub(crate) fn compile(op: &SelectPositions, compiler: &mut PlanCompiler<'_>) -> 
     let params = SelectPositionsParams {
         q: compiler.view(&op.q),
         k: compiler.view(&op.k),
-        weights: compiler.view(&op.weights),
+        weights: op.weights.map_or(View::NOWHERE, |weights| compiler.view(&weights)),
         list: compiler.view(list),
         scores: compiler.scratch("scores of positions", n_cols as usize)?.first,
     };
-    let [append, score, choose] = SelectionShape { n_heads, key_dim, n_chosen }.shaders();
+    let (block, has_weights) = (op.chosen.block, op.weights.is_some());
+    let shape = SelectionShape { n_heads, key_dim, n_chosen, block, has_weights };
+    let [append, score, choose] = shape.shaders();
     let n_groups = GridExtent::fixed(fours(key_dim).div_ceil(N_LANES[0]));
     let grid = Grid::new(n_groups, GridExtent::rows(1));
     compiler.step(&append, &params, grid)?.over(Over::IndexKeys(op.layer));
     let memory = ScoreMemory {
         n_chosen: narrow(n_chosen),
         n_scores_max: N_SCORES_MAX,
-        n_positions_each: N_LANES[1],
+        n_positions_each: N_LANES[1] * narrow(block),
     };
     let over = Over::Choices(op.layer, memory);
     // The number of positions is known when the steps are recorded.

@@ -1,5 +1,6 @@
-// Scores of positions for the rows of a part that choose some: N_LANES positions along x, rows
-// along y. An invocation has a position. QUERIES heads at a time are in workgroup memory.
+// Scores of blocks of positions for the rows of a part that choose some: N_LANES blocks along x,
+// rows along y. An invocation has a block, whose last position has its key. QUERIES heads at a time
+// are in workgroup memory.
 
 var<workgroup> queries: array<vec4<f32>, QUERIES * KEY_FOURS>;
 var<workgroup> head_weights: array<f32, QUERIES>;
@@ -9,13 +10,14 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
     let part = part_of(0u);
     let part_row = params.step.first_row + group.y;
     let n_seen = part.position + part_row + 1u;
-    let first_position = group.x * N_LANES;
-    if n_seen <= N_CHOSEN || first_position >= n_seen {
+    let n_blocks = n_seen / BLOCK;
+    let first_block = group.x * N_LANES;
+    if n_seen <= N_CHOSEN || first_block >= n_blocks {
         return;
     }
     let row = part.first_row + part_row;
-    let position = first_position + lane;
-    let place = stored_place(part, min(position, n_seen - 1u));
+    let block = first_block + lane;
+    let place = stored_place(part, (min(block, n_blocks - 1u) + 1u) * BLOCK - 1u);
     var score = 0.0;
     for (var first_head = 0u; first_head < N_HEADS; first_head += QUERIES) {
         // The heads before have been read.
@@ -26,7 +28,10 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
         }
         if lane < QUERIES {
             let head = min(first_head + lane, N_HEADS - 1u);
-            head_weights[lane] = ws[place_of(params.weights, row, 0u) + head];
+            head_weights[lane] = 1.0;
+            if HAS_WEIGHTS {
+                head_weights[lane] = ws[place_of(params.weights, row, 0u) + head];
+            }
         }
         workgroupBarrier();
         var products: array<f32, QUERIES>;
@@ -45,7 +50,7 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
             score += head_weights[i] * positive;
         }
     }
-    if position < n_seen {
-        ws[params.scores + group.y * (part.position + part.n_rows) + position] = score;
+    if block < n_blocks {
+        ws[params.scores + group.y * (part.position + part.n_rows) + block] = score;
     }
 }

@@ -95,7 +95,7 @@ impl PlanExecutor {
         let n_pairs = frequencies.len();
         assert_eq!(op.x.head_dim, 2 * n_pairs, "a rope turns its whole view");
         let rotations =
-            RotationTable::of(&mut scratch.rotations, (frequencies, op.amplitude), batch.rows);
+            RotationTable::of(&mut scratch.rotations, (frequencies, op.amplitude, op.block), batch);
         let pairs = match op.pairing {
             Pairing::Halves => RopePairs::Halves,
             Pairing::Neighbours => RopePairs::Neighbours,
@@ -196,6 +196,7 @@ impl Common {
 pub(super) struct RotationTable {
     frequencies: Vec<f32>,
     amplitude: f32,
+    block: usize,
     positions: Vec<Position>,
     /// Per row: cosines, then sines.
     values: Vec<f32>,
@@ -205,21 +206,22 @@ impl RotationTable {
     /// Returns the table of a rope, computed anew if the positions changed since last time.
     fn of<'a>(
         known: &'a mut Vec<Self>,
-        (frequencies, amplitude): (&[f32], f32),
-        rows: &[Row],
+        (frequencies, amplitude, block): (&[f32], f32, usize),
+        batch: &Batch<'_>,
     ) -> &'a [f32] {
         let is_match = |rotations: &Self| {
             rotations.amplitude.to_bits() == amplitude.to_bits()
+                && rotations.block == block
                 && rotations.frequencies == frequencies
         };
         let idx = known.iter().position(is_match).unwrap_or_else(|| {
             let frequencies = frequencies.to_vec();
-            known.push(Self { frequencies, amplitude, ..Self::default() });
+            known.push(Self { frequencies, amplitude, block, ..Self::default() });
             known.len() - 1
         });
         let rotations = &mut known[idx];
-        if !rotations.positions.iter().eq(rows.iter().map(|row| &row.position)) {
-            rotations.compute(rows);
+        if !rotations.positions.iter().eq(batch.rows.iter().map(|row| &row.position)) {
+            rotations.compute(batch.rows);
         }
         &rotations.values
     }
@@ -231,7 +233,7 @@ impl RotationTable {
         self.positions.extend(rows.iter().map(|row| row.position));
         self.values.clear();
         for row in rows {
-            let position = row.position.0 as f32;
+            let position = (row.position.0 - row.position.0 % self.block) as f32;
             // The product is rounded to f32, as in training.
             let first = self.values.len();
             let n_pairs = self.frequencies.len();

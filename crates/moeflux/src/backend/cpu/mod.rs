@@ -293,6 +293,7 @@ impl PlanExecutor {
             Op::HeadMatMul(op) => self.head_matmul(op, n_rows),
             Op::Rope(op) => self.rope(op, batch),
             Op::Attention(op) => self.attention(op, batch),
+            Op::PoolKeys(op) => self.pool_keys(op, batch),
             Op::SelectPositions(op) => self.select_positions(op, batch),
             Op::MlaAttention(op) => self.mla_attention(op, batch),
             Op::CausalConv(op) => self.causal_conv(op, batch),

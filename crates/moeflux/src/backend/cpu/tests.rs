@@ -114,7 +114,7 @@ impl TestModelBuilder {
 
     fn rope(&mut self, x: Heads) {
         let frequencies = self.vector(x.head_dim / 2);
-        let op = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0 };
+        let op = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0, block: 1 };
         self.ops.push(Op::Rope(op));
     }
 
@@ -142,10 +142,11 @@ impl TestModelBuilder {
             scale: 0.2,
             window: Some(70),
             sinks,
+            chosen: None,
         }));
         let out = self.matmul(F32, out, "mixed", HIDDEN);
         self.add(hidden, out);
-        LayerState::KeyValue { n_heads: 2, k_cols: 64, v_cols: 64 }
+        LayerState::KeyValue { n_heads: 2, k_cols: 64, v_cols: 64, index_cols: 0 }
     }
 
     fn mla(&mut self, x: Heads, hidden: Heads) -> LayerState {

@@ -155,20 +155,24 @@ impl HostStates {
         };
         check_fixed(&self.budget, spec, 2)?;
         let mut layers = Vec::with_capacity(spec.layers.len());
+        let index = |n_cols: usize| {
+            let keys = || Box::new(KvTable::new(kind.of_index_keys(), (1, n_cols), context));
+            (n_cols > 0).then(keys)
+        };
         for layer in &spec.layers {
             layers.push(match *layer {
-                LayerState::KeyValue { n_heads, k_cols, v_cols } => HostLayerState::Positions {
-                    first: table(n_heads, k_cols),
-                    second: table(n_heads, v_cols),
-                    index: None,
-                },
+                LayerState::KeyValue { n_heads, k_cols, v_cols, index_cols } => {
+                    HostLayerState::Positions {
+                        first: table(n_heads, k_cols),
+                        second: table(n_heads, v_cols),
+                        index: index(index_cols),
+                    }
+                }
                 LayerState::Latent { latent_cols, rope_cols, index_cols } => {
-                    let index =
-                        || Box::new(KvTable::new(kind.of_index_keys(), (1, index_cols), context));
                     HostLayerState::Positions {
                         first: table(1, latent_cols),
                         second: table(1, rope_cols),
-                        index: (index_cols > 0).then(index),
+                        index: index(index_cols),
                     }
                 }
                 LayerState::Recurrent { .. } => {

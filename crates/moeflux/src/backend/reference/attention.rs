@@ -2,15 +2,13 @@
 //!
 //! **Invariant:** one pass over all positions that a row sees, from the first to its own.
 
-use std::ops::Range;
-
 use moeflux_kernels::CachedValues;
 
 use super::{ReferenceBackend, dot, sigmoid, widened};
 use crate::backend::host::{HostLayerState, HostStates};
 use crate::backend::kv::KvTable;
 use crate::ids::{LayerIdx, Position, StateId};
-use crate::ops::{Attention, Batch, ChosenPositions, MlaAttention};
+use crate::ops::{Attention, Batch, ChosenPositions, Heads, MlaAttention};
 
 impl ReferenceBackend {
     pub(super) fn attention(&mut self, op: &Attention, batch: &Batch<'_>) {
@@ -21,8 +19,12 @@ impl ReferenceBackend {
             for row_idx in segment.rows.clone() {
                 let position = batch.rows[row_idx].position;
                 self.append_keys(op, segment.state, row_idx, position);
-                let n_seen = op.window.unwrap_or(usize::MAX).min(position.0 + 1);
-                let seen = position.0 + 1 - n_seen..position.0 + 1;
+                let Some(mut seen) = self.chosen(op.chosen.as_ref(), row_idx, position.0) else {
+                    self.break_row(&op.out, row_idx);
+                    continue;
+                };
+                let n_unseen = seen.len().saturating_sub(op.window.unwrap_or(usize::MAX));
+                seen.drain(..n_unseen);
                 for head_idx in 0..op.q.n_heads {
                     self.attend(op, segment.state, row_idx, head_idx, &seen);
                 }
@@ -30,20 +32,19 @@ impl ReferenceBackend {
         }
     }
 
-    /// Computes one query head of one row over the positions in `seen`.
+    /// Computes one query head of one row over the positions `seen`.
     fn attend(
         &mut self,
         op: &Attention,
         state: StateId,
         row_idx: usize,
         head_idx: usize,
-        seen: &Range<usize>,
+        seen: &[usize],
     ) {
         let key_head_idx = head_idx / (op.q.n_heads / op.k.n_heads);
         let cache = LayerCache::of(&self.states, state, op.layer);
-        let seen: Vec<usize> = seen.clone().collect();
-        let keys = vectors(cache.first, &seen, key_head_idx);
-        let values = vectors(cache.second, &seen, key_head_idx);
+        let keys = vectors(cache.first, seen, key_head_idx);
+        let values = vectors(cache.second, seen, key_head_idx);
         let q = self.head(&op.q, row_idx, head_idx);
         let scores: Vec<f64> = keys.iter().map(|k| dot(&q, k) * f64::from(op.scale)).collect();
         let sink = op.sinks.map(|sinks| f64::from(self.weights.vector(sinks)[head_idx]));
@@ -75,8 +76,7 @@ impl ReferenceBackend {
                 append(&mut self.states, place, (position, 0), (latent, k_rope));
                 let cache = LayerCache::of(&self.states, segment.state, op.layer);
                 let Some(seen) = self.chosen(op.chosen.as_ref(), row_idx, position.0) else {
-                    let broken = vec![f64::NAN; op.out.head_dim];
-                    (0..op.out.n_heads).for_each(|it| self.set_head(&op.out, row_idx, it, &broken));
+                    self.break_row(&op.out, row_idx);
                     continue;
                 };
                 let latents = vectors(cache.first, &seen, 0);
@@ -99,6 +99,12 @@ impl ReferenceBackend {
 }
 
 impl ReferenceBackend {
+    /// Makes a row NaN.
+    fn break_row(&mut self, out: &Heads, row_idx: usize) {
+        let broken = vec![f64::NAN; out.head_dim];
+        (0..out.n_heads).for_each(|head_idx| self.set_head(out, row_idx, head_idx, &broken));
+    }
+
     /// Returns the positions that a row attends to; `None` if their choice failed.
     fn chosen(
         &self,
@@ -109,8 +115,8 @@ impl ReferenceBackend {
         let chosen = chosen.filter(|chosen| !chosen.is_all(position));
         let Some(chosen) = chosen else { return Some((0..=position).collect()) };
         let list = self.buffers.head(&chosen.list, row_idx, 0);
-        (!list[0].is_nan())
-            .then(|| list.iter().map(|&it| ChosenPositions::position_of(it)).collect())
+        let listed = list[..chosen.n_of(position)].iter();
+        (!list[0].is_nan()).then(|| listed.map(|&it| ChosenPositions::position_of(it)).collect())
     }
 }
 
@@ -181,7 +187,7 @@ fn mixed(weights: &[f64], values: &[Vec<f64>]) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::backend::reference::fixture::{Fixture, assert_close};
-    use crate::ops::{Heads, LayerState, Op};
+    use crate::ops::{LayerState, Op};
 
     const LN_2: f32 = std::f32::consts::LN_2;
     const LN_3: f32 = 1.098_612_3;
@@ -193,8 +199,8 @@ mod tests {
         k: &[&[f32]],
         v: &[&[f32]],
     ) -> Attention {
-        let state =
-            LayerState::KeyValue { n_heads: k[0].len(), k_cols: k[0].len(), v_cols: v[0].len() };
+        let (n_heads, v_cols) = (k[0].len(), v[0].len());
+        let state = LayerState::KeyValue { n_heads, k_cols: n_heads, v_cols, index_cols: 0 };
         fixture.state.layers = vec![state];
         let n_heads = q[0].as_ref().len();
         let q = fixture.input("q", q).split(n_heads);
@@ -203,7 +209,8 @@ mod tests {
         let v = fixture.input("v", v).split(n_kv_heads);
         let out = fixture.workspace.buffer("out", n_heads * v.head_dim).split(n_heads);
         let layer = LayerIdx(0);
-        Attention { layer, q, k, v, gate: None, out, scale: 1.0, window: None, sinks: None }
+        let (gate, window, sinks, chosen) = (None, None, None, None);
+        Attention { layer, q, k, v, gate, out, scale: 1.0, window, sinks, chosen }
     }
 
     fn run(fixture: &Fixture, op: Attention) -> Vec<Vec<f32>> {

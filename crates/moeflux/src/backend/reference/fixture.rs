@@ -60,8 +60,13 @@ impl Fixture {
 
     /// Returns the rows of `out` after one step over all rows, in a new session.
     pub(super) fn run(&self, op: Op, out: Heads) -> Vec<Vec<f32>> {
+        self.run_all(vec![op], out)
+    }
+
+    /// As [`Fixture::run`], with several operations.
+    pub(super) fn run_all(&self, ops: Vec<Op>, out: Heads) -> Vec<Vec<f32>> {
         let (mut backend, state) = self.backend();
-        self.step(&mut backend, state, op);
+        self.step_all(&mut backend, state, ops);
         (0..self.n_rows).map(|row_idx| read(&mut backend, out, row_idx)).collect()
     }
 
@@ -76,6 +81,10 @@ impl Fixture {
 
     /// Embeds the inputs and runs `op` over all rows in one step.
     pub(super) fn step(&self, backend: &mut ReferenceBackend, state: StateId, op: Op) {
+        self.step_all(backend, state, vec![op]);
+    }
+
+    fn step_all(&self, backend: &mut ReferenceBackend, state: StateId, ops: Vec<Op>) {
         let rows: Vec<Row> = (0..self.n_rows)
             .map(|row_idx| Row {
                 token: TokenId(u32::try_from(row_idx).unwrap()),
@@ -86,7 +95,7 @@ impl Fixture {
         backend.reserve_positions(state, &(self.first_position..end)).unwrap();
         let segments = [Segment::new(state, 0..rows.len(), RowKind::Prefill)];
         let batch = Batch { rows: &rows, segments: &segments, outputs: &[] };
-        let ops = self.embeds.iter().cloned().chain([op]).collect();
+        let ops = self.embeds.iter().cloned().chain(ops).collect();
         backend.submit(&Plan::new(ops), &batch).unwrap();
         backend.commit_state(state);
     }

@@ -88,6 +88,7 @@ impl ReferenceBackend {
             Op::HeadMatMul(op) => self.head_matmul(op, n_rows),
             Op::Rope(op) => self.rope(op, batch),
             Op::Attention(op) => self.attention(op, batch),
+            Op::PoolKeys(op) => self.pool_keys(op, batch),
             Op::SelectPositions(op) => self.select_positions(op, batch),
             Op::MlaAttention(op) => self.mla_attention(op, batch),
             Op::CausalConv(op) => self.causal_conv(op, batch),
@@ -288,6 +289,7 @@ fn is_positional(op: &Op) -> bool {
         Op::Embed(_)
             | Op::Rope(_)
             | Op::Attention(_)
+            | Op::PoolKeys(_)
             | Op::SelectPositions(_)
             | Op::MlaAttention(_)
             | Op::CausalConv(_)

@@ -84,7 +84,8 @@ impl ReferenceBackend {
                     };
                     // In transformers the product is f32: at position 100,000 its rounding changes
                     // the angle by up to 0.004, and that is part of the model.
-                    let angle = f64::from(row.position.0 as f32 * frequency);
+                    let position = row.position.0 - row.position.0 % op.block;
+                    let angle = f64::from(position as f32 * frequency);
                     let (sin, cos) = (angle.sin() * amplitude, angle.cos() * amplitude);
                     let (a, b) = (x[a_idx], x[b_idx]);
                     x[a_idx] = a * cos - b * sin;
@@ -194,9 +195,13 @@ mod tests {
         let x = fixture.input("x", &[&[1.0, 2.0, 3.0, 4.0]; 2]);
         // Position 1: pair 0 rotates by a quarter turn, pair 1 not at all; position 2: half a turn.
         let frequencies = fixture.vector(&[std::f32::consts::FRAC_PI_2, 0.0]);
-        let halves = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0 };
+        let halves = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0, block: 1 };
         let rows = fixture.run(Op::Rope(halves.clone()), x);
         assert_close(&rows[0], &[-3.0, 2.0, 1.0, 4.0]);
+        assert_close(&rows[1], &[-1.0, 2.0, -3.0, 4.0]);
+        // In blocks of two positions, row 0 is turned as at position 0.
+        let rows = fixture.run(Op::Rope(Rope { block: 2, ..halves.clone() }), x);
+        assert_close(&rows[0], &[1.0, 2.0, 3.0, 4.0]);
         assert_close(&rows[1], &[-1.0, 2.0, -3.0, 4.0]);
         let neighbours = Rope { pairing: Pairing::Neighbours, amplitude: 2.0, ..halves };
         let rows = fixture.run(Op::Rope(neighbours), x);
@@ -209,7 +214,8 @@ mod tests {
         let x = fixture.input("x", &[&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]);
         let frequencies = fixture.vector(&[std::f32::consts::PI]);
         let turned = x.split(2).narrow(1, 2);
-        let op = Rope { x: turned, frequencies, pairing: Pairing::Halves, amplitude: 1.0 };
+        let pairing = Pairing::Halves;
+        let op = Rope { x: turned, frequencies, pairing, amplitude: 1.0, block: 1 };
         let rows = fixture.run(Op::Rope(op), x);
         assert_close(&rows[0], &[1.0, -2.0, -3.0, 4.0, -5.0, -6.0]);
     }
@@ -221,7 +227,7 @@ mod tests {
         let mut fixture = Fixture::at(position);
         let x = fixture.input("x", &[&[1.0, 0.0]]);
         let frequencies = fixture.vector(&[frequency]);
-        let op = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0 };
+        let op = Rope { x, frequencies, pairing: Pairing::Halves, amplitude: 1.0, block: 1 };
         let rows = fixture.run(Op::Rope(op), x);
         // 100000.3015 in exact arithmetic; the nearest f32 is 100000.3046875.
         let angle = 100_000.304_687_5_f64;

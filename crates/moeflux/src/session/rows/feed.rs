@@ -136,7 +136,7 @@ pub(in crate::session) fn check_tokens(
 /// Fails if `n_new` more tokens do not fit the session.
 pub(in crate::session) fn check_context(session: &Session, n_new: usize) -> Result<()> {
     let spec = &session.runtime.model().spec;
-    let (context_max, limit) = (spec.context_max, spec.context_limit);
+    let context_max = spec.context_max;
     let (n_held, context) = (session.tokens.len(), session.context);
     if n_new <= context - n_held {
         return Ok(());
@@ -144,7 +144,7 @@ pub(in crate::session) fn check_context(session: &Session, n_new: usize) -> Resu
     let way_out = if n_new <= context_max - n_held {
         format!("contexts of up to {context_max} are possible")
     } else {
-        format!("this model takes {context_max} at most{}: shorten the text", limit.reason())
+        format!("this model takes {context_max} at most: shorten the text")
     };
     Err(Error::Input(format!(
         "{n_held} tokens in the session and {n_new} more do not fit a context of {context}; \

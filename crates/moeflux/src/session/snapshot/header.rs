@@ -135,18 +135,23 @@ fn geometry(layers: &[LayerState]) -> Vec<u8> {
     let n_layers = u32::try_from(layers.len()).expect("the spec bounds the layers");
     let mut bytes = n_layers.to_le_bytes().to_vec();
     for layer in layers {
-        let (kind, numbers) = match *layer {
-            LayerState::KeyValue { n_heads, k_cols, v_cols } => (0_u32, [k_cols, v_cols, n_heads]),
+        let (kind, numbers): (u32, &[usize]) = match layer {
+            LayerState::KeyValue { n_heads, k_cols, v_cols, index_cols: 0 } => {
+                (0, &[*k_cols, *v_cols, *n_heads])
+            }
+            LayerState::KeyValue { n_heads, k_cols, v_cols, index_cols } => {
+                (4, &[*k_cols, *v_cols, *n_heads, *index_cols])
+            }
             LayerState::Latent { latent_cols, rope_cols, index_cols } => {
-                (1, [latent_cols, rope_cols, index_cols])
+                (1, &[*latent_cols, *rope_cols, *index_cols])
             }
             LayerState::Recurrent { conv_values, delta_values } => {
-                (3, [conv_values, delta_values, 0])
+                (3, &[*conv_values, *delta_values, 0])
             }
         };
         bytes.extend_from_slice(&kind.to_le_bytes());
         for number in numbers {
-            bytes.extend_from_slice(&(number as u64).to_le_bytes());
+            bytes.extend_from_slice(&(*number as u64).to_le_bytes());
         }
     }
     bytes

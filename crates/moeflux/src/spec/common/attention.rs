@@ -58,6 +58,7 @@ pub(in crate::spec) fn attention(
         bias: if has_bias { traits.bias } else { AttentionBias::None },
         window: None,
         has_sinks: false,
+        indexer: None,
     })
 }
 

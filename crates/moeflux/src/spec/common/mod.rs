@@ -11,8 +11,7 @@ use crate::error::Result;
 use crate::ids::TokenId;
 use crate::spec::config::CheckedConfig;
 use crate::spec::{
-    AttentionSpec, ContextLimit, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, Quantisation,
-    quantisation,
+    AttentionSpec, Family, FfnSpec, LayerSpec, MixerSpec, ModelSpec, Quantisation, quantisation,
 };
 
 /// Upper bound on layers: forty times the largest known number.
@@ -70,7 +69,6 @@ impl CommonConfig {
             streams: None,
             vocab: self.vocab,
             context_max: self.context_max,
-            context_limit: ContextLimit::Model,
             norm_epsilon: self.norm_epsilon,
             tied_embeddings: self.is_tied,
             layers,

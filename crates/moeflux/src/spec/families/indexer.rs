@@ -7,7 +7,7 @@ use crate::spec::{Family, IndexerSpec, MlaSpec, Pairing, PositionChoice};
 
 /// Upper bound on chosen positions: each row of a step has a list of them. Published models choose
 /// 2,048.
-const N_CHOSEN_MAX: usize = 1 << 16;
+pub(super) const N_CHOSEN_MAX: usize = 1 << 16;
 /// Upper bound on heads: a thousand times the largest known number.
 const N_HEADS_MAX: usize = 1 << 16;
 

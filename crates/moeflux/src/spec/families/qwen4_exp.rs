@@ -5,9 +5,13 @@ use crate::error::Result;
 use crate::spec::common::CommonConfig;
 use crate::spec::common::attention::{AttentionTraits, attention, gated_delta};
 use crate::spec::config::CheckedConfig;
+use crate::spec::families::indexer::N_CHOSEN_MAX;
 use crate::spec::families::qwen3_next::moe;
 use crate::spec::streams::{GateFunction, N_STREAMS_MAX, StreamSpec};
-use crate::spec::{AttentionBias, Family, GatedDeltaSpec, LayerSpec, MixerSpec, ModelSpec, QkNorm};
+use crate::spec::{
+    AttentionBias, AttentionSpec, BlockIndexerSpec, Family, GatedDeltaSpec, LayerSpec, MixerSpec,
+    ModelSpec, QkNorm,
+};
 
 pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
     let common = CommonConfig::parse(config, 1e-6)?;
@@ -17,7 +21,9 @@ pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
         norm: QkNorm::Heads,
         ..AttentionTraits::plain(AttentionBias::QkvAndOut)
     };
-    let full = MixerSpec::Attention(attention(config, &traits, common.hidden)?);
+    let full = attention(config, &traits, common.hidden)?;
+    let indexer = indexer(config, (&full, common.context_max))?;
+    let full = MixerSpec::Attention(AttentionSpec { indexer, ..full });
     let gate = gate(config)?;
     let linear = MixerSpec::GatedDelta(GatedDeltaSpec { gate, ..gated_delta(config)? });
     let is_full = is_full(config, common.n_layers)?;
@@ -32,8 +38,7 @@ pub(super) fn parse(config: &CheckedConfig<'_>) -> Result<ModelSpec> {
         LayerSpec { mixer, ffn: ffn.clone() }
     });
     let spec = common.into_spec(Family::Qwen4Exp, layers.collect());
-    let spec = ModelSpec { streams: Some(streams), ..spec };
-    Ok(spec.limited_to(n_selected(config)?))
+    Ok(ModelSpec { streams: Some(streams), ..spec })
 }
 
 /// Returns whether each layer has full attention, which published configs call by either name.
@@ -61,17 +66,26 @@ fn gate(config: &CheckedConfig<'_>) -> Result<GateFunction> {
     }
 }
 
-/// Returns the number of positions that the indexer selects. Each is in a block, of which only
-/// whole ones are left out.
-fn n_selected(config: &CheckedConfig<'_>) -> Result<usize> {
+/// Returns the indexer of the attention; `None` if a context is never longer than what it chooses.
+fn indexer(
+    config: &CheckedConfig<'_>,
+    (attention, context_max): (&AttentionSpec, usize),
+) -> Result<Option<BlockIndexerSpec>> {
     let n_key_heads = config.width("indexer_kv_heads")?;
     if n_key_heads != 1 {
         return Err(config.text.unsupported("indexer_kv_heads", "only 1 is supported"));
     }
-    let (n_heads, head_dim) = (config.width("indexer_n_heads")?, config.width("indexer_head_dim")?);
+    let n_heads = config.width("indexer_n_heads")?;
+    let head_dim = config.width("indexer_head_dim")?;
     config.fits(("indexer_n_heads", n_heads), ("indexer_head_dim", head_dim))?;
-    let ratio = config.width("indexer_compress_ratio")?;
-    let n_selected = config.width("indexer_budget")?;
-    config.divides(("indexer_compress_ratio", ratio), ("indexer_budget", n_selected))?;
-    Ok(n_selected)
+    if head_dim < attention.rope.n_rotated {
+        let expected = format!("at least the {} rotated channels", attention.rope.n_rotated);
+        return Err(config.text.wrong("indexer_head_dim", &expected));
+    }
+    let block = config.count_or("indexer_compress_ratio", 0, N_CHOSEN_MAX)?;
+    let n_chosen = config.count_or("indexer_budget", 0, N_CHOSEN_MAX)?;
+    config.divides(("indexer_compress_ratio", block), ("indexer_budget", n_chosen))?;
+    let indexer = BlockIndexerSpec { n_heads, head_dim, n_blocks: n_chosen / block, block };
+    // The positions after the last whole block are chosen as well.
+    Ok((context_max >= n_chosen + block).then_some(indexer))
 }

@@ -154,6 +154,7 @@ fn qwen3_moe_as_published() {
         bias: AttentionBias::None,
         window: None,
         has_sinks: false,
+        indexer: None,
     };
     assert_eq!(attention_of(&spec), &expected);
     let router = RouterSpec::Softmax { renormalise: true };

@@ -30,8 +30,14 @@ fn qwen4_exp_with_its_published_sizes() {
     assert_eq!((attention.head_dim, attention.rope.n_rotated), (256, 64));
     assert_eq!(moe_of(&spec).router, RouterSpec::Softmax { renormalise: true });
     assert_eq!(moe_of(&spec).shared, Some(SharedExpertSpec { inner: 640, is_gated: true }));
-    let limit = ContextLimit::Indexer { stated: 262_144 };
-    assert_eq!((spec.context_max, spec.context_limit), (2048, limit));
+    let indexer = BlockIndexerSpec { n_heads: 4, head_dim: 128, n_blocks: 512, block: 4 };
+    assert_eq!((spec.context_max, attention.indexer), (262_144, Some(indexer)));
+    // The positions after the last whole block are always chosen.
+    for (context_max, expected) in [(2051, None), (2052, Some(indexer))] {
+        let key = "text_config.max_position_embeddings";
+        let spec = parse(&with(QWEN4, key, json!(context_max))).unwrap();
+        assert_eq!(attention_of(&spec).indexer, expected);
+    }
 }
 
 #[test]

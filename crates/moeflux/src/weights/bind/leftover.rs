@@ -129,7 +129,8 @@ fn is_of_unused_indexer(name: &str, spec: &ModelSpec) -> bool {
     let layer = layer.parse().ok().and_then(|layer_idx: usize| spec.layers.get(layer_idx));
     let is_own = |layer: &LayerSpec| match &layer.mixer {
         MixerSpec::Mla(mla) => matches!(mla.choice, Some(PositionChoice::Own(_))),
-        _ => false,
+        MixerSpec::Attention(attention) => attention.indexer.is_some(),
+        MixerSpec::GatedDelta(_) => false,
     };
     rest.starts_with("self_attn.indexer.") && layer.is_some_and(|layer| !is_own(layer))
 }

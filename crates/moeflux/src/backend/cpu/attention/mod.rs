@@ -66,7 +66,7 @@ impl<'a> AttentionForm<'a> {
             out: &op.out,
             scale: op.scale,
             window: op.window,
-            chosen: None,
+            chosen: op.chosen,
         }
     }
 
@@ -161,7 +161,8 @@ fn spread_key<'a>(
 
 impl PlanExecutor {
     pub(super) fn attention(&mut self, op: &Attention, batch: &Batch<'_>) {
-        let reads = [op.q, op.k, op.v, op.gate.unwrap_or(op.q)];
+        let list = op.chosen.map_or(op.q, |chosen| chosen.list);
+        let reads = [op.q, op.k, op.v, op.gate.unwrap_or(op.q), list];
         let epilogue = AttentionEpilogue { sinks: op.sinks, gate: op.gate.as_ref() };
         self.attend(&AttentionForm::grouped(op), &reads, &epilogue, batch);
     }
