@@ -20,10 +20,10 @@ use crate::budget::{
     n_slots_of_prompt,
 };
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
+use crate::drives::{drives, open_tables};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
     Drives, ExpertStream, MappedSlots, ReadPurpose, StreamConfig, StreamModel, StreamStats,
-    choose_way,
 };
 use crate::experts::trace::TraceWriter;
 use crate::experts::{
@@ -38,12 +38,10 @@ use crate::opening::{
     AgreedLimits, DescribedModel, combined_progress, describe, fingerprint, handshake,
 };
 use crate::ranks::{Hello, LeaderBackend, LinkStats, SharedLink};
+use crate::rows::RowStats;
 use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader, identity};
 use crate::spec::{MixerSpec, ModelSpec};
 use crate::weights::{self, ExpertLayout, Manifest, PageCaching, Progress, Weights};
-
-/// Time in which the two ways of reading are compared.
-pub const PROBE_TIME: Duration = Duration::from_millis(1600);
 
 /// Factor on the timeout of ranks while they load a model.
 const LOAD_TIMEOUT_FACTOR: u32 = 20;
@@ -188,6 +186,7 @@ impl Engine {
                 Experts::Streaming(Box::new(stream))
             }
         };
+        let tables = open_tables(config, (&checkpoint, &manifest), &layout)?;
         // Bytes read before a change and bytes read after it do not make one model.
         mirror.check_unchanged(&checkpoint)?;
         let expert_bytes = expert_bytes(&manifest, spec.layers.len());
@@ -200,6 +199,7 @@ impl Engine {
         let runtime = Runtime::new(model, backend, experts)
             .with_session_bytes(layout.session_room_bytes)
             .with_lender(lender)
+            .with_tables(tables)
             .with_group(group);
         Ok(Self {
             dir: dir.to_owned(),
@@ -403,6 +403,12 @@ impl Engine {
         self.runtime.stream_stats()
     }
 
+    /// Returns statistics of rows of tables; `None` if the model has no tables.
+    #[must_use]
+    pub fn row_stats(&self) -> Option<RowStats> {
+        self.runtime.row_stats()
+    }
+
     /// Returns the routed experts of each layer with their uses, none where a device finds experts
     /// itself; and if experts are streamed, the times of the last step of an answer.
     #[must_use]
@@ -445,6 +451,14 @@ impl Engine {
     }
 }
 
+#[cfg(test)]
+impl Engine {
+    /// Returns the state that all sessions share.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+}
+
 /// Details of an engine that programs do not need.
 pub trait EngineSpec {
     /// Shapes and constants.
@@ -455,29 +469,6 @@ impl EngineSpec for Engine {
     fn spec(&self) -> &ModelSpec {
         &self.runtime.model().spec
     }
-}
-
-/// Opens the drives that experts are read from.
-fn drives(
-    config: &EngineConfig,
-    (checkpoint, manifest): (&Checkpoint, &Manifest),
-    read_for: ReadPurpose,
-) -> Result<Drives> {
-    let StreamingConfig { way, drives, mirror, .. } = &config.streaming;
-    if let Some(maker) = drives {
-        return maker.open(checkpoint, read_for);
-    }
-    let caching = match way {
-        _ if read_for == ReadPurpose::Memory => {
-            return Drives::open(checkpoint, Caching::PageCache, None);
-        }
-        ReadWay::Direct => Caching::Direct,
-        ReadWay::PageCache => Caching::PageCache,
-        // The page cache drops what was read longest ago: the layer that is needed next.
-        ReadWay::Measured if manifest.is_read_in_turn() => Caching::Direct,
-        ReadWay::Measured => choose_way(checkpoint, PROBE_TIME)?,
-    };
-    Drives::open(checkpoint, caching, mirror.as_deref())
 }
 
 /// Returns the ranks that run the model together, if there are several.

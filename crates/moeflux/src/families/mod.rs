@@ -17,7 +17,9 @@ pub(crate) use decoder::build;
 
 use std::ops::Range;
 
+use crate::ids::TableId;
 use crate::ops::{Heads, Plan, StateSpec, Workspace};
+use crate::rows::NgramHash;
 
 /// A model as plans to run layer by layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,13 +42,35 @@ pub struct ModelPlan {
     pub best: Heads,
 }
 
+impl ModelPlan {
+    /// Returns how many tokens before a token affect its rows of tables.
+    #[must_use]
+    pub fn n_earlier(&self) -> usize {
+        let lookups = self.layers.iter().filter_map(|layer| layer.lookup.as_ref());
+        lookups.map(|lookup| lookup.hash.n_earlier()).max().unwrap_or(0)
+    }
+}
+
 /// One decoder layer. In a sparse layer, routing separates `mixer` from the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerPlan {
+    /// Rows of a table that `mixer` reads, if there are any.
+    pub lookup: Option<TableLookup>,
     /// Norm, mixer, residual; then the dense feed-forward, or the norm and the router.
     pub mixer: Plan,
     /// The plans after the router's choice.
     pub moe: Option<MoePlan>,
+}
+
+/// Rows of a table that a layer reads: which, and where they are to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableLookup {
+    /// The table.
+    pub table: TableId,
+    /// From tokens to rows.
+    pub hash: NgramHash,
+    /// All columns of a buffer: the rows of a token side by side.
+    pub out: Heads,
 }
 
 /// The sparse part of a layer.

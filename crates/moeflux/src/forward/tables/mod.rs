@@ -131,3 +131,6 @@ pub(crate) fn rows_that_need(
     }
     found
 }
+
+#[cfg(test)]
+mod tests;
