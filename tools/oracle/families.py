@@ -2,10 +2,11 @@
 import json
 
 FAMILIES = ["qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen3_moe", "deepseek_v3", "deepseek_v3_yarn", "kimi_k2", "glm4_moe", "gpt_oss", "minimax_m2", "hy_v3", "glm4_moe_lite",
-            "glm_moe_dsa", "deepseek_v32", "kimi_k25", "qwen3_vl_moe", "qwen2_moe", "mixtral", "olmoe", "qwen2", "qwen3", "qwen3_5", "qwen3_5_text", "llama"]
+            "glm_moe_dsa", "deepseek_v32", "kimi_k25", "qwen3_vl_moe", "qwen2_moe", "mixtral", "olmoe", "qwen2", "qwen3", "qwen3_5", "qwen3_5_text", "llama",
+            "qwen4_exp", "qwen4_exp_text"]
 # How the published checkpoints of the family store routed experts.
-DEFAULT_EXPERTS = {"qwen3_5_moe": "fused", "gpt_oss": "fused", "qwen3_vl_moe": "fused"}
-HYBRID = ("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen3_5", "qwen3_5_text")
+DEFAULT_EXPERTS = {"qwen3_5_moe": "fused", "qwen4_exp": "fused", "gpt_oss": "fused", "qwen3_vl_moe": "fused"}
+HYBRID = ("qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen4_exp", "qwen4_exp_text")
 DENSE = ("qwen2", "qwen3", "qwen3_5", "qwen3_5_text", "llama")
 MLA = ("deepseek_v3", "deepseek_v3_yarn", "kimi_k2", "kimi_k25", "glm4_moe_lite", "glm_moe_dsa", "deepseek_v32")
 
@@ -66,6 +67,25 @@ def qwen3_5(g):
 
 def qwen3_5_text(g):
     return dict(qwen3_5(g)["text_config"], architectures=["Qwen3_5ForCausalLM"])
+
+
+def qwen4_exp(g):
+    """Residual streams; its indexer selects every position as long as they fit its budget. `ple_layer_ids` count from 1."""
+    c = qwen3_5_moe(g)
+    text = c["text_config"]
+    for key in ("attn_output_gate", "mlp_only_layers", "mtp_use_dedicated_embeddings", "mamba_ssm_dtype"):
+        del text[key]
+    text.update(model_type="qwen4_exp_text", hc_count=4, hc_lowrank=24, norm_topk_prob=True, output_gate_type="sigmoid",
+                indexer_n_heads=2, indexer_kv_heads=1, indexer_head_dim=16, indexer_budget=2048, indexer_compress_ratio=4,
+                ple_layer_ids=[2], ple_embed_dim=64, ple_conv_kernel_size=4, ngram_size=3, heads_per_ngram=4,
+                ngram_vocab_size_base=101, make_ngram_vocab_size_divisible_by=16, seed=1234, split_ngram_parts=3)
+    c["vision_config"]["model_type"] = "qwen4_exp"
+    c.update(architectures=["Qwen4ExpForConditionalGeneration"], model_type="qwen4_exp")
+    return c
+
+
+def qwen4_exp_text(g):
+    return dict(qwen4_exp(g)["text_config"], architectures=["Qwen4ExpForCausalLM"])
 
 
 def qwen3_next(g):

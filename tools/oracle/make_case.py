@@ -63,6 +63,8 @@ def text_config(cfg):
         return transformers.Qwen3_5MoeTextConfig.from_dict(cfg.get("text_config", cfg))
     if cfg["model_type"] in ("qwen3_5", "qwen3_5_text"):
         return transformers.Qwen3_5TextConfig.from_dict(cfg.get("text_config", cfg))
+    if cfg["model_type"] in ("qwen4_exp", "qwen4_exp_text"):
+        return transformers.AutoConfig.for_model("qwen4_exp_text").from_dict(cfg.get("text_config", cfg))
     if cfg["model_type"] in ("kimi_k2", "kimi_k25"):  # the same model class as deepseek_v3
         return transformers.DeepseekV3Config.from_dict(dict(cfg.get("text_config", cfg), model_type="deepseek_v3"))
     return transformers.AutoConfig.for_model(cfg["model_type"]).from_dict(cfg)
@@ -90,6 +92,8 @@ def fill(model, seed, tied, router_bias=0.0, qk_scale=1.0):
                 p.copy_(rnd(p) * (1.5 * p.shape[1] ** -0.5 if tied else 0.5))
             elif re.search(r"mlp\.(gate|router)\.weight$", k):
                 p.copy_(rnd(p) * (2.0 * p.shape[-1] ** -0.5))        # decided routing: experts get different weights
+            elif k.endswith(("hc_norm.weight", "norm_key.weight", "norm_query.weight", "norm_conv.weight")):
+                p.copy_(rnd(p) * 0.2)                                # each stream has gains of its own
             elif "A_log" in k:
                 p.copy_(torch.rand(p.shape, generator=g) * 2)
             elif k.endswith("sinks"):
@@ -157,8 +161,12 @@ def own_names(model, cfg, layout):
     for k, v in model.state_dict().items():
         if k == "lm_head.weight" and model.config.tie_word_embeddings:
             continue
-        if cfg["model_type"] in ("qwen3_5_moe", "qwen3_5") and k.startswith("model."):
+        if cfg["model_type"] in ("qwen3_5_moe", "qwen3_5", "qwen4_exp") and k.startswith("model."):
             k = "model.language_model." + k[len("model."):]
+        if k.endswith("ngram_embedding.weight"):
+            for i, part in enumerate(v.chunk(model.config.split_ngram_parts, 0)):
+                out[k.replace(".weight", f".shard_{i}.weight")] = part
+            continue
         m = re.match(r"(.*\.mlp\.experts\.)(gate_up_proj|down_proj)$", k)
         if m and layout == "per-expert" and not gpt:
             for e in range(v.shape[0]):
@@ -176,7 +184,9 @@ def store(model, cfg, seed, dtype, layout, a_log, fp8=Fp8()):
     g, out = torch.Generator().manual_seed(seed + 55), {}
     with torch.no_grad():
         for k, v in published_names(model, cfg, layout).items():
-            if dtype == "fp8" and v.ndim == 2 and not re.search(r"(embed_tokens|lm_head|mlp\.gate)\.weight$", k):
+            if v.dtype == torch.int64:                   # constants of hashes
+                out[k] = v.clone()
+            elif dtype == "fp8" and v.ndim == 2 and not re.search(r"(embed_tokens|lm_head|mlp\.gate)\.weight$", k):
                 q, s, factors = to_fp8(v, g, fp8)
                 out[k], out[fp8.name(k)] = q, s
                 v.copy_(q.float() * per_value(factors, v.shape, fp8.block))
@@ -256,7 +266,7 @@ def extras(cfg, state, seed):
     dt = state[next(k for k in state if k.endswith("embed_tokens.weight"))].dtype
     t = lambda *s: torch.randn(s, generator=g).to(dt)
     n, h = cfg.get("text_config", cfg)["num_hidden_layers"], cfg.get("text_config", cfg)["hidden_size"]
-    if cfg["model_type"] in ("qwen3_5_moe", "qwen3_5"):
+    if cfg["model_type"] in ("qwen3_5_moe", "qwen3_5", "qwen4_exp"):
         v = cfg["vision_config"]["hidden_size"]
         state.update({"model.visual.patch_embed.proj.weight": t(v, 3, 2, 4, 4), "model.visual.patch_embed.proj.bias": t(v),
                       "model.visual.blocks.0.norm1.weight": t(v), "model.visual.merger.linear_fc2.weight": t(h, v)})
@@ -467,7 +477,7 @@ def main():
         sys.exit("error: --dtype fp8 is for the deepseek and dense families, experts stored one by one")
     if a.dtype in ("int4", "mxfp4") and layout != "per-expert" and (a.family, a.dtype) != ("gpt_oss", "mxfp4"):
         sys.exit("error: --dtype int4 and mxfp4 are for experts stored one by one")
-    if a.resaved and (a.family in ("qwen3_5_moe", "qwen3_5", "kimi_k2") or a.dtype in ("fp8", "int4", "mxfp4")):
+    if a.resaved and (a.family in ("qwen3_5_moe", "qwen3_5", "qwen4_exp", "kimi_k2") or a.dtype in ("fp8", "int4", "mxfp4")):
         sys.exit("error: --resaved is for families that transformers 5 saves with a flat config, not for fp8, int4 and mxfp4")
     cfg = families.build(a.family, {k: getattr(a, k) for k in families.GEOMETRY}, a.sets)
     info = generate(a.out, cfg, a.seed, a.tokens, a.dtype, layout, a.shards, a.extras, a.a_log, a.margin, a.resaved,

@@ -164,7 +164,7 @@ fn experts(
         let kind = RouterKind::Softmax { renormalise: true };
         ops.push(Op::Route(Route { logits, kind, top_k, purpose: Purpose::Compute }));
         ops.push(Op::ExpertFfn(ExpertFfn { layer, x, sum, limit: None, biases: None }));
-        let (shared, shared_gate, residual, out) = (None, None, x, sum);
+        let (shared, shared_gate, residual, out) = (None, None, Some(x), sum);
         ops.push(Op::Combine(Combine { sum, shared, shared_gate, residual, out }));
     }
     let config = GpuConfig { expert_bytes_max: 4 << 30, ..config() };

@@ -83,7 +83,7 @@ impl TrialLayer {
             ["product", "sum", "out"].map(|name| workspace.buffer(name, WIDTH));
         let router = RouterKind::Softmax { renormalise: true };
         let route = Route { logits, kind: router, top_k: TOP_K, purpose: Purpose::Compute };
-        let (shared, shared_gate, residual) = (None, None, x);
+        let (shared, shared_gate, residual) = (None, None, Some(x));
         let plan = Plan::new(vec![
             embed,
             embed_logits,

@@ -66,6 +66,7 @@
 //! attention/   scores and softmax of a block of positions; weighted: sums of its values
 //! delta        the gated delta rule
 //! spread       the transform of keys before they are rounded to codes
+//! functions    functions and products of values
 //! rowop        operations on one row: norms, rope, gates, convolution, sums of experts
 //! int8/        products with rounded activations
 //!   simd                     the trait IntSimd
@@ -92,6 +93,7 @@ mod prefetch;
 mod attention;
 mod delta;
 mod spread;
+mod functions;
 mod rowop;
 mod int8;
 mod table;
@@ -113,6 +115,7 @@ pub use dispatch::emulated;
 pub use dispatch::{available, best, by_name};
 pub use float::activations::{Activations, RowShape};
 pub use float::product::{FloatProduct, ROWS_PER_BLOCK, TransposedProduct};
+pub use functions::{AddedProducts, ScaledFunction, ValueFunction};
 pub use int8::{
     IntInputs, IntProduct, IntRowShape, IntRows, IntScratch, QuantisedRow, RepackedRows,
 };

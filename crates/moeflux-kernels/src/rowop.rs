@@ -4,6 +4,7 @@
 //! **Invariant:** sums have the order stated in the crate's documentation; everything else is value
 //! by value. This module knows nothing of heads or of the location of rows.
 
+use crate::functions::{AddedProducts, ScaledFunction};
 use crate::lanes::gates;
 use crate::lanes::vector::StridedRows;
 use crate::lanes::{LANES, Lanes, Simd, padded};
@@ -91,6 +92,10 @@ pub enum RowOp<'a> {
         /// Blocks; the last may extend beyond the values.
         blocks: StridedRows<'a>,
     },
+    /// `x = after * f(before * x)`.
+    Function(ScaledFunction),
+    /// `x = fma(first, second, x)`.
+    AddProducts(AddedProducts<'a>),
     /// For every block of values, as many times as 2 divides its length:
     /// `(x[2 i], x[2 i + 1]) = (x[i] + x[i + block / 2], x[i] - x[i + block / 2])`; then
     /// `x *= factor`.
@@ -109,7 +114,8 @@ pub enum RopePairs {
 impl RowOp<'_> {
     pub(crate) fn check(&self, n: usize) {
         match self {
-            Self::Sigmoid | Self::L2Norm { .. } => {}
+            Self::Sigmoid | Self::L2Norm { .. } | Self::Function(_) => {}
+            Self::AddProducts(products) => products.check(n),
             Self::MulSigmoid { gate } | Self::MulSilu { gate } => {
                 assert_eq!(gate.len(), n, "gates");
             }
@@ -161,6 +167,8 @@ pub(crate) fn apply<S: Simd>(simd: S, op: &RowOp<'_>, values: &mut [f32]) {
             combine(simd, sum, (weights, &partials), shared, values);
         }
         RowOp::Spread(spread) => spread.apply(values),
+        RowOp::Function(function) => function.apply(simd, values),
+        RowOp::AddProducts(products) => products.apply(simd, values),
         RowOp::AddBlocks { weight, blocks } => add_blocks(simd, weight, &blocks, values),
     }
 }

@@ -39,10 +39,10 @@ pub mod format {
 /// The contents of a config.
 pub mod spec {
     pub use crate::spec::{
-        Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GatedDeltaSpec,
-        HeadOrder, LayerSpec, Llama3Spec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, NativeFormat,
-        Pairing, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec, RouterSpec,
-        SharedExpertSpec, YarnSpec,
+        Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GateFunction,
+        GatedDeltaSpec, HeadOrder, LayerSpec, Llama3Spec, MixerSpec, MlaSpec, ModelSpec, MoeSpec,
+        NativeFormat, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec,
+        RouterSpec, SharedExpertSpec, StreamSpec, YarnSpec,
     };
 }
 
@@ -106,11 +106,12 @@ pub mod rows {
 /// The operations of a plan.
 pub mod ops {
     pub use crate::ops::{
-        Add, Attention, Batch, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape, Embed,
-        ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, GatedDelta, HeadMatMul, Heads, KvKind,
-        L2Norm, LayerState, MatMul, MlaAttention, N_OUTPUTS_MAX, Op, Orientation, Plan, PlanId,
-        Purpose, RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment,
-        SelectRows, StateSpec, SwiGlu, TopK, Workspace,
+        Activate, Add, Attention, Batch, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape,
+        Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, Gain, GatedDelta, HeadDot,
+        HeadMatMul, Heads, KeptInputs, KvKind, L2Norm, LayerState, MatMul, MlaAttention,
+        N_OUTPUTS_MAX, NormGate, Op, Orientation, Plan, PlanId, Purpose, RmsNorm, Rope, Route,
+        RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectRows, StateSpec, StreamBase,
+        StreamRead, StreamWeights, StreamWrite, SwiGlu, TopK, Workspace,
     };
 }
 

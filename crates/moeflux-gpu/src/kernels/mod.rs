@@ -8,6 +8,7 @@ mod shared;
 mod products;
 mod elementwise;
 mod norms;
+mod streams;
 mod attention;
 mod delta;
 mod selection;
@@ -43,7 +44,7 @@ impl std::fmt::Debug for Kernel {
 
 /// All kernels.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
-pub(crate) const KERNELS: [Kernel; 23] = [
+pub(crate) const KERNELS: [Kernel; 27] = [
     elementwise::embed::KERNEL,
     elementwise::select_rows::KERNEL,
     norms::rms_norm::KERNEL,
@@ -58,6 +59,10 @@ pub(crate) const KERNELS: [Kernel; 23] = [
     delta::gated_delta::KERNEL,
     elementwise::swiglu::KERNEL,
     elementwise::add::KERNEL,
+    streams::activate::KERNEL,
+    streams::head_dot::KERNEL,
+    streams::stream_read::KERNEL,
+    streams::stream_write::KERNEL,
     selection::route::KERNEL,
     experts::expert_ffn::KERNEL,
     experts::combine::KERNEL,
@@ -160,6 +165,10 @@ fn compile(op: &Op, compiler: &mut PlanCompiler<'_>) -> Result<()> {
         Op::GatedDelta(op) => delta::gated_delta::compile(op, compiler),
         Op::SwiGlu(op) => elementwise::swiglu::compile(op, compiler),
         Op::Add(op) => elementwise::add::compile(op, compiler),
+        Op::Activate(op) => streams::activate::compile(op, compiler),
+        Op::HeadDot(op) => streams::head_dot::compile(op, compiler),
+        Op::StreamRead(op) => streams::stream_read::compile(op, compiler),
+        Op::StreamWrite(op) => streams::stream_write::compile(op, compiler),
         Op::Route(op) => selection::route::compile(op, compiler),
         Op::ExpertFfn(op) => experts::expert_ffn::compile(op, compiler),
         Op::Combine(op) => experts::combine::compile(op, compiler),

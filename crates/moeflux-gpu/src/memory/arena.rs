@@ -355,9 +355,9 @@ fn layouts_of(layer: &LayerState) -> [TableLayout; 2] {
         LayerState::Latent { latent_cols, rope_cols } => {
             [positions(1, latent_cols), positions(1, rope_cols)]
         }
-        LayerState::Recurrent { conv_rows, conv_cols, delta_values } => {
+        LayerState::Recurrent { conv_values, delta_values } => {
             let whole = |n_values| TableLayout::Whole { n_values };
-            [whole(conv_rows * conv_cols), whole(delta_values)]
+            [whole(conv_values), whole(delta_values)]
         }
     }
 }

@@ -7,10 +7,11 @@ use moeflux::provider::backend::{Backend as _, SessionStates, StatePart};
 use moeflux::provider::error::Error;
 use moeflux::provider::ids::{LayerIdx, Position, StateId, TokenId, VectorId};
 use moeflux::provider::ops::{
-    Attention, Batch, CausalConv, DeltaGates, Embed, GatedDelta, Heads, KvKind, L2Norm, LayerState,
-    MlaAttention, Op, Plan, RmsNorm, Row, RowKind, Segment, StateSpec, Workspace,
+    Attention, Batch, CausalConv, DeltaGates, Embed, Gain, GatedDelta, Heads, KeptInputs, KvKind,
+    L2Norm, LayerState, MlaAttention, NormGate, Op, Plan, RmsNorm, Row, RowKind, Segment,
+    StateSpec, Workspace,
 };
-use moeflux::provider::spec::HeadOrder;
+use moeflux::provider::spec::{GateFunction, HeadOrder};
 use moeflux::provider::weights::{OwnedMatrix, Weights};
 use moeflux_gpu::backend::GpuBackend;
 use moeflux_gpu::config::GpuConfig;
@@ -86,7 +87,7 @@ impl Mixers {
             layers: vec![
                 LayerState::KeyValue { n_heads: 2, k_cols: 64, v_cols: 64 },
                 LayerState::Latent { latent_cols: 16, rope_cols: 8 },
-                LayerState::Recurrent { conv_rows: 3, conv_cols: 128, delta_values: 4 * 16 * 16 },
+                LayerState::Recurrent { conv_values: 3 * 128, delta_values: 4 * 16 * 16 },
             ],
         };
         let config = GpuConfig { fuses, ..GpuConfig::default() };
@@ -193,6 +194,8 @@ fn delta(
             x: qkv,
             weight: vector(128 * 4),
             n_taps: 4,
+            dilation: 1,
+            kept: KeptInputs::alone(3 * 128),
             out: mixed,
         }),
         norm(q),
@@ -210,8 +213,8 @@ fn delta(
         }),
         Op::RmsNorm(RmsNorm {
             x: heads,
-            gain,
-            gate: Some(gate.split(4)),
+            gain: Gain::Shared(gain),
+            gate: Some(NormGate { x: gate.split(4), function: GateFunction::Silu }),
             out: heads,
             epsilon: 1e-6,
         }),

@@ -1,6 +1,6 @@
 //! Cases of attention: grouped heads, windows, sinks, gates, long histories, latents.
 
-use moeflux::provider::ops::{Attention, Heads, LayerState, MlaAttention, Op, RmsNorm, Rope};
+use moeflux::provider::ops::{Attention, Gain, Heads, LayerState, MlaAttention, Op, RmsNorm, Rope};
 use moeflux::provider::spec::Pairing;
 
 use super::case::{CaseBuilder, OpCase};
@@ -194,7 +194,7 @@ fn after_norms(seed: u64) -> OpCase {
     let frequencies = (0..n_pairs).map(|pair| 1e4_f32.powf(-(pair as f32) / n_pairs as f32));
     let frequencies = builder.vector(frequencies.collect());
     let mut norm = |x: Heads| {
-        let gain = builder.normal_vector(dim, 1.0);
+        let gain = Gain::Shared(builder.normal_vector(dim, 1.0));
         Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon: 1e-6 })
     };
     let norms = [norm(q), norm(k)];

@@ -187,7 +187,7 @@ impl CaseBuilder {
             LayerState::Recurrent { .. } => {
                 LayerState::KeyValue { n_heads: 1, k_cols: 3, v_cols: 5 }
             }
-            _ => LayerState::Recurrent { conv_rows: 1, conv_cols: 3, delta_values: 7 },
+            _ => LayerState::Recurrent { conv_values: 3, delta_values: 7 },
         };
         self.state.layers = vec![other, state];
         moeflux::provider::ids::LayerIdx(1)

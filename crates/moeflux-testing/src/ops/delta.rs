@@ -2,9 +2,10 @@
 
 use moeflux::provider::ids::LayerIdx;
 use moeflux::provider::ops::{
-    CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, LayerState, MatMul, Op, RmsNorm,
+    CausalConv, DeltaGates, Gain, GatedDelta, Heads, KeptInputs, L2Norm, LayerState, MatMul,
+    NormGate, Op, RmsNorm,
 };
-use moeflux::provider::spec::HeadOrder;
+use moeflux::provider::spec::{GateFunction, HeadOrder};
 use moeflux_kernels::{FloatKind, MatrixKind};
 
 use super::case::{CaseBuilder, OpCase};
@@ -114,13 +115,18 @@ pub(super) const MAKERS: &[CaseMaker] = &[
 
 fn causal_conv(mut builder: CaseBuilder) -> OpCase {
     let (n_channels, n_taps) = (builder.rng.between(1, 70), builder.rng.between(2, 5));
-    let state =
-        LayerState::Recurrent { conv_rows: n_taps - 1, conv_cols: n_channels, delta_values: 3 };
+    let dilation = builder.rng.pick(&[1, 1, 2, 3]);
+    let n_values = (n_taps - 1) * dilation * n_channels;
+    // Values of other convolutions, before and after.
+    let [first, n_after] = [0, 1].map(|_| builder.rng.pick(&[0, 0, 5]));
+    let kept = KeptInputs { first, n_of_layer: first + n_values + n_after };
+    let state = LayerState::Recurrent { conv_values: kept.n_of_layer, delta_values: 3 };
     let layer = builder.layer(state);
     let x = builder.heads("x", (1, n_channels));
     let weight = builder.normal_vector(n_channels * n_taps, 0.0);
     let out = builder.output("out", n_channels);
-    builder.finish(vec![Op::CausalConv(CausalConv { layer, x, weight, n_taps, out })])
+    let conv = CausalConv { layer, kept, x, weight, n_taps, dilation, out };
+    builder.finish(vec![Op::CausalConv(conv)])
 }
 
 fn delta_gates(seed: u64, factor: f32) -> OpCase {
@@ -158,7 +164,7 @@ fn gated_delta(
 ) -> OpCase {
     let (n_key_heads, n_heads, key_dim, value_dim) = shape(&mut builder.rng);
     let delta_values = n_heads * value_dim * key_dim;
-    let layer = builder.layer(LayerState::Recurrent { conv_rows: 0, conv_cols: 0, delta_values });
+    let layer = builder.layer(LayerState::Recurrent { conv_values: 0, delta_values });
     let q = builder.heads("q", (n_key_heads, key_dim));
     let k = builder.heads("k", (n_key_heads, key_dim));
     let v = builder.heads("v", (n_heads, value_dim));
@@ -178,7 +184,7 @@ fn after_projections(mut builder: CaseBuilder, shape: DeltaShapeFn) -> OpCase {
     let hidden = builder.rng.pick(&[20, 64, 96]);
     let x = builder.input("x", hidden);
     let normed = builder.input("normed", hidden);
-    let gain = builder.normal_vector(hidden, 1.0);
+    let gain = Gain::Shared(builder.normal_vector(hidden, 1.0));
     let norm = RmsNorm { x, gain, gate: None, out: normed, epsilon: 1e-6 };
     let mut ops = vec![Op::RmsNorm(norm)];
     let parts = [("qkv", conv_cols), ("z", value_cols), ("b", n_heads), ("a", n_heads)];
@@ -211,11 +217,9 @@ fn layer_of(
 ) -> Vec<Op> {
     let [key_cols, value_cols] = [n_key_heads * key_dim, n_heads * value_dim];
     let (n_taps, conv_cols) = (4, 2 * key_cols + value_cols);
-    let state = LayerState::Recurrent {
-        conv_rows: n_taps - 1,
-        conv_cols,
-        delta_values: value_cols * key_dim,
-    };
+    let kept = KeptInputs::alone((n_taps - 1) * conv_cols);
+    let state =
+        LayerState::Recurrent { conv_values: kept.n_of_layer, delta_values: value_cols * key_dim };
     let layer: LayerIdx = builder.layer(state);
     let weight = builder.normal_vector(conv_cols * n_taps, 0.0);
     let qkv = builder.input("mixed", conv_cols);
@@ -225,12 +229,13 @@ fn layer_of(
     let k = qkv.narrow(key_cols, key_cols).split(n_key_heads);
     let v = qkv.narrow(2 * key_cols, value_cols).split(n_heads);
     let out = builder.output_heads("out", (n_heads, value_dim));
-    let gate = Some(gate.split(n_heads));
-    let gain = builder.normal_vector(value_dim, 1.0);
+    let function = builder.rng.pick(&[GateFunction::Silu, GateFunction::Sigmoid]);
+    let gate = Some(NormGate { x: gate.split(n_heads), function });
+    let gain = Gain::Shared(builder.normal_vector(value_dim, 1.0));
     let factor = builder.rng.pick(&[1.0, 0.25]);
     let order = builder.rng.pick(&ORDERS);
     vec![
-        Op::CausalConv(CausalConv { layer, x, weight, n_taps, out: qkv }),
+        Op::CausalConv(CausalConv { layer, kept, x, weight, n_taps, dilation: 1, out: qkv }),
         Op::L2Norm(L2Norm { x: q, epsilon: 1e-6, factor }),
         normed(k),
         Op::DeltaGates(DeltaGates { a, b, a_log, dt_bias, decay, beta }),

@@ -150,6 +150,7 @@ pub(super) fn experts_of(
     let residual = builder.heads("residual", (1, hidden));
     let out =
         if builder.rng.coin() { builder.compare(residual) } else { builder.output("out", hidden) };
+    let residual = builder.rng.pick(&[Some(residual), Some(residual), None]);
     let combine = Combine { sum, shared, shared_gate, residual, out };
     let ffn = ExpertFfn { layer: LayerIdx(0), x, sum, limit, biases };
     let experts = CaseExperts {

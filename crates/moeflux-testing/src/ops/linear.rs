@@ -111,7 +111,8 @@ pub(super) fn embedding(seed: u64, kind: MatrixKind) -> OpCase {
     let n_cols = fitting_cols(kind, n_cols);
     let n_unused_rows = builder.rng.below(140);
     let table = builder.matrix(kind, n_tokens + n_unused_rows, n_cols);
-    let out = builder.output("out", n_cols);
+    let n_heads = builder.rng.pick(&[1, 1, 3]);
+    let out = builder.output_heads("out", (n_heads, n_cols));
     builder.finish(vec![Op::Embed(Embed { table, out })])
 }
 

@@ -13,6 +13,7 @@ mod experts;
 mod linear;
 mod blocks;
 mod pointwise;
+mod streams;
 mod router;
 mod run;
 
@@ -134,6 +135,8 @@ pub enum Topic {
     Products,
     /// Element by element, and norms.
     Pointwise,
+    /// Residual streams.
+    Streams,
     /// Attention over keys and values or latents.
     Attention,
     /// Gated delta rules.
@@ -149,9 +152,10 @@ pub enum Topic {
 }
 
 impl Topic {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Products,
         Self::Pointwise,
+        Self::Streams,
         Self::Attention,
         Self::Delta,
         Self::Routers,
@@ -164,6 +168,7 @@ impl Topic {
         match self {
             Self::Products => linear::MAKERS,
             Self::Pointwise => pointwise::MAKERS,
+            Self::Streams => streams::MAKERS,
             Self::Attention => attention::MAKERS,
             Self::Delta => delta::MAKERS,
             Self::Routers => router::MAKERS,
@@ -206,6 +211,11 @@ macro_rules! test_ops {
         #[test]
         fn values_and_norms() {
             $crate::ops::Topic::Pointwise.check::<$suite>();
+        }
+
+        #[test]
+        fn residual_streams() {
+            $crate::ops::Topic::Streams.check::<$suite>();
         }
 
         #[test]

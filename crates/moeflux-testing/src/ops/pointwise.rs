@@ -1,7 +1,9 @@
 //! Cases of norms, rope, activations and sums, in place and not.
 
-use moeflux::provider::ops::{Add, Heads, L2Norm, Op, RmsNorm, Rope, SelectRows, SwiGlu, TopK};
-use moeflux::provider::spec::Pairing;
+use moeflux::provider::ops::{
+    Add, Gain, Heads, L2Norm, NormGate, Op, RmsNorm, Rope, SelectRows, SwiGlu, TopK,
+};
+use moeflux::provider::spec::{GateFunction, Pairing};
 
 use super::case::{CaseBuilder, OpCase};
 use super::{CaseMaker, ErrorSource};
@@ -114,8 +116,13 @@ fn rms_norm(seed: u64) -> OpCase {
 
 fn norm_of(mut builder: CaseBuilder, shape: (usize, usize)) -> OpCase {
     let x = builder.heads("x", shape);
+    let function = builder.rng.pick(&[GateFunction::Silu, GateFunction::Sigmoid]);
     let gate = builder.rng.coin().then(|| builder.heads("gate", shape));
-    let gain = builder.normal_vector(shape.1, 1.0);
+    let gate = gate.map(|x| NormGate { x, function });
+    let gain = match builder.rng.coin() {
+        true => Gain::Shared(builder.normal_vector(shape.1, 1.0)),
+        false => Gain::PerHead(builder.normal_vector(shape.0 * shape.1, 1.0)),
+    };
     let out = output(&mut builder, &[x]);
     let epsilon = builder.rng.pick(&[1e-6, 1e-5, 0.1]);
     builder.finish(vec![Op::RmsNorm(RmsNorm { x, gain, gate, out, epsilon })])

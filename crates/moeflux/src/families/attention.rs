@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::families::layer_builder::LayerBuilder;
-use crate::ops::{Attention, Heads, Op, RmsNorm, Rope};
+use crate::ops::{Attention, Gain, Heads, Op, RmsNorm, Rope};
 use crate::spec::{AttentionBias, AttentionSpec, QkNorm};
 
 /// Appends the block; it reads `normed` and adds to the residual stream.
@@ -79,7 +79,7 @@ pub(super) fn push(
 
 fn norm(builder: &mut LayerBuilder<'_, '_>, module: &str, x: Heads) -> Result<Op> {
     let tensor = builder.name(&format!("{module}.weight"));
-    let gain = builder.binder.norm(&tensor, x.head_dim)?;
+    let gain = Gain::Shared(builder.binder.norm(&tensor, x.head_dim)?);
     let epsilon = builder.spec.norm_epsilon;
     Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon }))
 }

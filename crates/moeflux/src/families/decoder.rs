@@ -2,12 +2,13 @@
 
 use crate::error::Result;
 use crate::families::ffn::FfnBias;
-use crate::families::layer_builder::LayerBuilder;
-use crate::families::{LayerPlan, ModelPlan, attention, ffn, gated_delta, mla};
+use crate::families::layer_builder::{Block, LayerBuilder, LayerStreams};
+use crate::families::streams::{StreamBuffers, as_row};
+use crate::families::{LayerPlan, ModelPlan, attention, ffn, gated_delta, mla, streams};
 use crate::ids::LayerIdx;
 use crate::ops::{
-    Embed, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet, SelectRows, StateSpec, TopK,
-    Workspace,
+    Embed, Gain, Heads, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet, SelectRows,
+    StateSpec, TopK, Workspace,
 };
 use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec};
 use crate::weights::Binder;
@@ -19,8 +20,14 @@ use crate::weights::Binder;
 /// The binder's error for a missing tensor or a wrong shape.
 pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPlan> {
     let mut workspace = Workspace::default();
-    let stream = workspace.buffer("stream", spec.hidden);
+    let n_streams = spec.streams.map_or(1, |streams| streams.n_streams);
+    let stream = workspace.buffer("stream", n_streams * spec.hidden).split(n_streams);
     let normed = workspace.buffer("normed", spec.hidden);
+    let streams = spec.streams.as_ref().map(|streams| LayerStreams {
+        spec: streams,
+        buffers: StreamBuffers::new(&mut workspace, streams, (stream, normed)),
+        beta: workspace.buffer("stream_factors", n_streams),
+    });
     let table = binder.matrix("model.embed_tokens", spec.vocab, spec.hidden)?;
     let embed = Plan::new(vec![Op::Embed(Embed { table, out: stream })]);
 
@@ -29,41 +36,62 @@ pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPl
     for (layer_idx, layer_spec) in spec.layers.iter().enumerate() {
         let layer = LayerIdx(layer_idx);
         let workspace = &mut workspace;
-        let mut builder = LayerBuilder { spec, binder, workspace, layer, stream, normed };
+        let mut builder = LayerBuilder { spec, binder, workspace, layer, stream, streams, normed };
         state.layers.push(state_of(&layer_spec.mixer));
         layers.push(layer_plan(&mut builder, layer_spec)?);
     }
 
-    let selected = workspace.output_buffer("selected", spec.hidden);
+    let (mut ops, selected) = collapse(spec, binder, (&mut workspace, stream))?;
     let logits = workspace.output_buffer("logits", spec.vocab);
     let best = workspace.output_buffer("best", 2 * N_BEST_MAX.min(spec.vocab));
-    let gain = binder.norm("model.norm.weight", spec.hidden)?;
-    let output = if spec.tied_embeddings {
+    let weight = if spec.tied_embeddings {
         table
     } else {
         binder.matrix("lm_head", spec.vocab, spec.hidden)?
     };
-    let epsilon = spec.norm_epsilon;
-    let mut ops = vec![
-        Op::SelectRows(SelectRows { x: stream, out: selected }),
-        Op::RmsNorm(RmsNorm { x: selected, gain, gate: None, out: selected, epsilon }),
-        Op::MatMul(MatMul { weight: output, bias: None, x: selected, out: logits }),
-    ];
+    ops.push(Op::MatMul(MatMul { weight, bias: None, x: selected, out: logits }));
     let head = Plan::over(RowSet::Outputs, ops.clone());
     ops.push(Op::TopK(TopK { x: logits, out: best }));
     let head_and_best = Plan::over(RowSet::Outputs, ops);
     Ok(ModelPlan { workspace, state, embed, layers, head, logits, head_and_best, best })
 }
 
+/// Returns the ops that bring the wanted rows of the residual stream to the output matrix, and its
+/// input.
+fn collapse(
+    spec: &ModelSpec,
+    binder: &mut Binder<'_>,
+    (workspace, stream): (&mut Workspace, Heads),
+) -> Result<(Vec<Op>, Heads)> {
+    let row = as_row(stream);
+    let selected = workspace.output_buffer("selected", row.head_dim);
+    let mut ops = vec![Op::SelectRows(SelectRows { x: row, out: selected })];
+    let Some(streams) = &spec.streams else {
+        let gain = Gain::Shared(binder.norm("model.norm.weight", spec.hidden)?);
+        let epsilon = spec.norm_epsilon;
+        ops.push(Op::RmsNorm(RmsNorm { x: selected, gain, gate: None, out: selected, epsilon }));
+        return Ok((ops, selected));
+    };
+    let out = workspace.output_buffer("selected_mean", spec.hidden);
+    let selected = selected.split(streams.n_streams);
+    let buffers = StreamBuffers::of_outputs(workspace, streams, (selected, out));
+    let base = "model.hyper_connection_mixer";
+    let read = streams::read(binder, (spec, streams), base, &buffers)?;
+    ops.push(read.norm);
+    ops.extend(read.read);
+    Ok((ops, out))
+}
+
 fn layer_plan(builder: &mut LayerBuilder<'_, '_>, spec: &LayerSpec) -> Result<LayerPlan> {
-    let mut ops = vec![builder.norm_stream("input_layernorm")?];
+    let mut ops = Vec::new();
+    builder.read_stream(Block::Mixer, &mut ops)?;
     match &spec.mixer {
         MixerSpec::Attention(attention) => attention::push(builder, attention, &mut ops)?,
         MixerSpec::GatedDelta(delta) => gated_delta::push(builder, delta, &mut ops)?,
         MixerSpec::Mla(mla) => mla::push(builder, mla, &mut ops)?,
     }
     let first_of_router = ops.len();
-    ops.push(builder.norm_stream("post_attention_layernorm")?);
+    builder.read_stream(Block::FeedForward, &mut ops)?;
     let moe = match &spec.ffn {
         FfnSpec::Dense { inner, has_bias } => {
             let bias = if *has_bias { FfnBias::All } else { FfnBias::None };
@@ -88,8 +116,7 @@ fn state_of(mixer: &MixerSpec) -> LayerState {
             LayerState::Latent { latent_cols: spec.kv_rank, rope_cols: spec.rope_dim }
         }
         MixerSpec::GatedDelta(spec) => LayerState::Recurrent {
-            conv_rows: spec.n_taps - 1,
-            conv_cols: spec.conv_cols(),
+            conv_values: (spec.n_taps - 1) * spec.conv_cols(),
             delta_values: spec.n_v_heads * spec.v_dim * spec.k_dim,
         },
     }

@@ -5,7 +5,7 @@ use crate::families::MoePlan;
 use crate::families::layer_builder::LayerBuilder;
 use crate::ops::{
     Combine, ExpertBiases, ExpertFfn, Heads, MatMul, Op, Plan, Purpose, RmsNorm, Route, RouterKind,
-    SwiGlu,
+    StreamRead, SwiGlu,
 };
 use crate::spec::{MoeSpec, RouterSpec, SharedExpertSpec};
 use crate::weights::ExpertShape;
@@ -83,23 +83,31 @@ pub(super) fn moe_plan(
         None => None,
     };
     let (shared, shared_gate) = shared.map_or((None, None), |(out, gate)| (Some(out), gate));
-    let (residual, out) = (builder.stream, builder.stream);
+    // One stream takes the sum at once; several take it times a factor each.
+    let (residual, out) = match builder.streams {
+        None => (Some(builder.stream), builder.stream),
+        Some(_) => (None, builder.buffer("block_out", hidden)),
+    };
     let (layer, limit) = (builder.layer, spec.activation.limit());
     let experts = ExpertFfn { layer, x: builder.normed, sum, limit, biases };
     let combine = Combine { sum, shared, shared_gate, residual, out };
-    let after = [Op::ExpertFfn(experts), Op::Combine(combine)];
+    let mut after = vec![Op::ExpertFfn(experts), Op::Combine(combine)];
+    after.extend(residual.is_none().then(|| builder.add_to_stream(out)));
     let router = match spec.router {
         RouterSpec::Only => &[],
         RouterSpec::Softmax { .. } | RouterSpec::SigmoidGrouped { .. } => &mixer[first_of_router..],
     };
+    // The factors of a block's output are in use until the sum is added.
+    let factors = builder.streams.map(|streams| streams.beta.buffer);
+    let leads_to_choice =
+        |op: &&Op| factors.is_none_or(|it| op.heads().last().is_none_or(|out| out.buffer != it));
+    let router = router.iter().filter(leads_to_choice);
     Ok(MoePlan {
         whole: Plan::new([mixer, &shared_ops, &after].concat()),
         shared: Plan::new(shared_ops),
         experts: Plan::new(after[..1].to_vec()),
         combine: Plan::new(after[1..].to_vec()),
-        guess: Plan::new(
-            router.iter().map(|op| guessing(op, (builder.normed, sum), spec)).collect(),
-        ),
+        guess: Plan::new(router.map(|op| guessing(op, (builder.normed, sum), spec)).collect()),
         sharded: None,
     })
 }
@@ -148,6 +156,11 @@ fn guessing(op: &Op, (normed, scratch): (Heads, Heads), spec: &MoeSpec) -> Op {
             let (top_k, purpose) = (spec.n_predicted(), Purpose::Prefetch);
             Op::Route(Route { top_k, purpose, ..route.clone() })
         }
+        Op::StreamRead(read) if read.out == normed => {
+            Op::StreamRead(StreamRead { out: scratch, ..read.clone() })
+        }
+        // The rest of a read of streams, whose buffers serve nothing else.
+        Op::RmsNorm(_) | Op::MatMul(_) | Op::Activate(_) => op.clone(),
         other => unreachable!("{} leads to no choice", other.name()),
     }
 }

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::families::layer_builder::LayerBuilder;
-use crate::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, MatMul, Op, RmsNorm};
+use crate::ops::{
+    CausalConv, DeltaGates, Gain, GatedDelta, Heads, KeptInputs, L2Norm, MatMul, NormGate, Op,
+    RmsNorm,
+};
 use crate::spec::{Family, GatedDeltaSpec};
 
 /// Added to the sum of squares of a query or key, regardless of the config's norms.
@@ -43,8 +46,16 @@ pub(super) fn push(
 
     let taps = builder.name("linear_attn.conv1d.weight");
     let weight = builder.binder.vector(&taps, spec.conv_cols() * spec.n_taps)?;
-    let (layer, n_taps) = (builder.layer, spec.n_taps);
-    ops.push(Op::CausalConv(CausalConv { layer, x: projected.qkv, weight, n_taps, out: conv }));
+    let layer = builder.layer;
+    ops.push(Op::CausalConv(CausalConv {
+        layer,
+        kept: KeptInputs::alone((spec.n_taps - 1) * spec.conv_cols()),
+        x: projected.qkv,
+        weight,
+        n_taps: spec.n_taps,
+        dilation: 1,
+        out: conv,
+    }));
     let q = conv.narrow(0, k_cols).split(n_k_heads);
     let k = conv.narrow(k_cols, k_cols).split(n_k_heads);
     let v = conv.narrow(2 * k_cols, v_cols).split(n_v_heads);
@@ -66,7 +77,9 @@ pub(super) fn push(
 
     // In these families the only norm that is not zero-centred.
     let gain = builder.binder.vector(&builder.name("linear_attn.norm.weight"), spec.v_dim)?;
-    let gate = Some(projected.z.split(n_v_heads));
+    let gain = Gain::Shared(gain);
+    let gate = NormGate { x: projected.z.split(n_v_heads), function: spec.gate };
+    let gate = Some(gate);
     let epsilon = builder.spec.norm_epsilon;
     ops.push(Op::RmsNorm(RmsNorm { x: out, gain, gate, out, epsilon }));
     ops.push(builder.linear("linear_attn.out_proj", out_row, mixed)?);

@@ -4,9 +4,10 @@
 //! blocks.
 
 use crate::error::Result;
+use crate::families::streams::{self, StreamBuffers};
 use crate::ids::LayerIdx;
-use crate::ops::{Add, Heads, MatMul, Op, RmsNorm, Workspace};
-use crate::spec::ModelSpec;
+use crate::ops::{Add, Gain, Heads, MatMul, Op, RmsNorm, StreamBase, StreamWrite, Workspace};
+use crate::spec::{ModelSpec, StreamSpec};
 use crate::weights::Binder;
 
 /// The context in which the blocks of a layer bind their tensors and name their buffers.
@@ -19,10 +20,22 @@ pub(super) struct LayerBuilder<'a, 'b> {
     pub(super) workspace: &'a mut Workspace,
     /// Index of the layer.
     pub(super) layer: LayerIdx,
-    /// The residual stream.
+    /// The residual stream: a head for each, if there are several.
     pub(super) stream: Heads,
+    /// What several streams need besides.
+    pub(super) streams: Option<LayerStreams<'a>>,
     /// Normed input of a block.
     pub(super) normed: Heads,
+}
+
+/// How the blocks of a layer read and write several residual streams.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LayerStreams<'a> {
+    pub(super) spec: &'a StreamSpec,
+    /// Buffers of the reads.
+    pub(super) buffers: StreamBuffers,
+    /// The factor of a block's output for each stream.
+    pub(super) beta: Heads,
 }
 
 impl LayerBuilder<'_, '_> {
@@ -51,16 +64,60 @@ impl LayerBuilder<'_, '_> {
         Ok(Op::MatMul(MatMul { weight, bias, x, out }))
     }
 
-    /// Returns the op for the layer's norm `module` of the residual stream, into `normed`.
-    pub(super) fn norm_stream(&mut self, module: &str) -> Result<Op> {
-        let tensor = self.name(&format!("{module}.weight"));
-        let gain = self.binder.norm(&tensor, self.spec.hidden)?;
-        let (x, out, epsilon) = (self.stream, self.normed, self.spec.norm_epsilon);
-        Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out, epsilon }))
+    /// Appends the ops that bring the input of a block from the residual stream to `normed`.
+    pub(super) fn read_stream(&mut self, block: Block, ops: &mut Vec<Op>) -> Result<()> {
+        let Some(streams) = &self.streams else {
+            let tensor = self.name(&format!("{}.weight", block.norm()));
+            let gain = Gain::Shared(self.binder.norm(&tensor, self.spec.hidden)?);
+            let (x, out, epsilon) = (self.stream, self.normed, self.spec.norm_epsilon);
+            ops.push(Op::RmsNorm(RmsNorm { x, gain, gate: None, out, epsilon }));
+            return Ok(());
+        };
+        let LayerStreams { spec, buffers, beta } = *streams;
+        let base = self.name(block.connection());
+        let read = streams::read(self.binder, (self.spec, spec), &base, &buffers)?;
+        ops.push(read.norm);
+        ops.extend(streams::factors(self.binder, spec, &base, (&buffers, beta))?);
+        ops.extend(read.read);
+        Ok(())
     }
 
     /// Returns the op that adds a block's output to the residual stream.
-    pub(super) fn add_to_stream(&self, y: Heads) -> Op {
-        Op::Add(Add { x: self.stream, y, out: self.stream })
+    pub(super) fn add_to_stream(&self, x: Heads) -> Op {
+        let (stream, out) = (self.stream, self.stream);
+        match &self.streams {
+            None => Op::Add(Add { x: stream, y: x, out }),
+            Some(LayerStreams { beta, .. }) => Op::StreamWrite(StreamWrite {
+                base: StreamBase::Streams(stream),
+                beta: *beta,
+                x,
+                out,
+            }),
+        }
+    }
+}
+
+/// The blocks of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Block {
+    Mixer,
+    FeedForward,
+}
+
+impl Block {
+    /// Returns the module that norms the block's input.
+    const fn norm(self) -> &'static str {
+        match self {
+            Self::Mixer => "input_layernorm",
+            Self::FeedForward => "post_attention_layernorm",
+        }
+    }
+
+    /// Returns the module that connects the block with several streams.
+    const fn connection(self) -> &'static str {
+        match self {
+            Self::Mixer => "attn_hyper_connection",
+            Self::FeedForward => "mlp_hyper_connection",
+        }
     }
 }

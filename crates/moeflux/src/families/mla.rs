@@ -4,7 +4,7 @@
 use crate::error::Result;
 use crate::families::layer_builder::LayerBuilder;
 use crate::ids::MatrixId;
-use crate::ops::{HeadMatMul, Heads, MlaAttention, Op, Orientation, RmsNorm, Rope};
+use crate::ops::{Gain, HeadMatMul, Heads, MlaAttention, Op, Orientation, RmsNorm, Rope};
 use crate::spec::MlaSpec;
 
 /// Epsilon of the norms inside the block, regardless of the config: the reference implementations
@@ -100,6 +100,7 @@ fn linear(
 
 fn rank_norm(builder: &mut LayerBuilder<'_, '_>, module: &str, x: Heads) -> Result<Op> {
     let gain = builder.binder.vector(&builder.name(&format!("{module}.weight")), x.head_dim)?;
+    let gain = Gain::Shared(gain);
     Ok(Op::RmsNorm(RmsNorm { x, gain, gate: None, out: x, epsilon: RANK_EPSILON }))
 }
 

@@ -5,6 +5,7 @@
 //! **Invariant:** each tensor of a family is bound here, under its published name; the binder
 //! refuses tensors that remain unbound. Nothing here reads a weight.
 
+mod streams;
 mod layer_builder;
 mod attention;
 mod ffn;

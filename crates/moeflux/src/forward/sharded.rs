@@ -95,7 +95,9 @@ fn hash_rows(
     row.resize(view.end_col(), 0.0);
     for row_idx in 0..n_rows {
         backend.read_row(view.buffer, row_idx, row)?;
-        hash.write(bytemuck::cast_slice(&row[view.cols(0)]));
+        for head_idx in 0..view.n_heads {
+            hash.write(bytemuck::cast_slice(&row[view.cols(head_idx)]));
+        }
     }
     Ok(())
 }

@@ -6,13 +6,19 @@
 
 mod batch;
 mod shape;
+mod norms;
+mod conv;
+mod streams;
 mod plan;
 
 pub use batch::{Batch, Routes, Row, RowKind, Segment};
+pub use conv::{CausalConv, KeptInputs};
+pub use norms::{Gain, NormGate, RmsNorm};
 pub use plan::{Plan, PlanId};
 pub use shape::{
     BufferSpec, DeltaShape, Heads, KvKind, LayerState, N_OUTPUTS_MAX, RowSet, StateSpec, Workspace,
 };
+pub use streams::{Activate, HeadDot, StreamBase, StreamRead, StreamWeights, StreamWrite};
 
 use std::ops::Range;
 
@@ -51,6 +57,14 @@ pub enum Op {
     SwiGlu(SwiGlu),
     /// See [`Add`].
     Add(Add),
+    /// See [`Activate`].
+    Activate(Activate),
+    /// See [`HeadDot`].
+    HeadDot(HeadDot),
+    /// See [`StreamRead`].
+    StreamRead(StreamRead),
+    /// See [`StreamWrite`].
+    StreamWrite(StreamWrite),
     /// See [`Route`].
     Route(Route),
     /// See [`ExpertFfn`].
@@ -65,12 +79,12 @@ pub enum Op {
     TopK(TopK),
 }
 
-/// `out[row] = table[token of row]`.
+/// `out[row] = table[token of row]`, in every head.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Embed {
     /// `[vocab, hidden]`.
     pub table: MatrixId,
-    /// `[hidden]` per row.
+    /// `[hidden]` per row and head: a head for each residual stream.
     pub out: Heads,
 }
 
@@ -82,21 +96,6 @@ pub struct SelectRows {
     pub x: Heads,
     /// Target, indexed by output.
     pub out: Heads,
-}
-
-/// `out = x / sqrt(mean(x^2) + epsilon) * gain`, per head; then `* silu(gate)` if there is a gate.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RmsNorm {
-    /// Input.
-    pub x: Heads,
-    /// `[head_dim]`, the same for every head.
-    pub gain: VectorId,
-    /// Multiplied as `silu(gate)` after the norm (gated DeltaNet); same heads as `x`.
-    pub gate: Option<Heads>,
-    /// Output; may be `x`.
-    pub out: Heads,
-    /// Added to the mean square.
-    pub epsilon: f32,
 }
 
 /// `x = x / sqrt(sum(x^2) + epsilon) * factor`, per head, in place.
@@ -211,22 +210,6 @@ pub struct MlaAttention {
     pub out: Heads,
     /// Factor of the scores.
     pub scale: f32,
-}
-
-/// Causal depthwise convolution over time, then SiLU; the layer's state holds the last
-/// `n_taps - 1` inputs, oldest first.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CausalConv {
-    /// Layer of the state.
-    pub layer: LayerIdx,
-    /// One head of channels.
-    pub x: Heads,
-    /// `[channels, n_taps]`; the last tap meets the newest input.
-    pub weight: VectorId,
-    /// Taps per channel.
-    pub n_taps: usize,
-    /// One head of channels; a different buffer from `x`.
-    pub out: Heads,
 }
 
 /// `decay = exp(-exp(a_log) * softplus(a + dt_bias))`, `beta = sigmoid(b)`, per value head.
@@ -422,8 +405,8 @@ pub struct Combine {
     pub shared: Option<Heads>,
     /// One column.
     pub shared_gate: Option<Heads>,
-    /// Added last.
-    pub residual: Heads,
+    /// Added last; zeros if `None`.
+    pub residual: Option<Heads>,
     /// Output; may be `residual`.
     pub out: Heads,
 }
@@ -462,6 +445,10 @@ impl Op {
             Self::GatedDelta(_) => "gated_delta",
             Self::SwiGlu(_) => "swiglu",
             Self::Add(_) => "add",
+            Self::Activate(_) => "activate",
+            Self::HeadDot(_) => "head_dot",
+            Self::StreamRead(_) => "stream_read",
+            Self::StreamWrite(_) => "stream_write",
             Self::Route(_) => "route",
             Self::ExpertFfn(_) => "expert_ffn",
             Self::ExpertUp(_) => "expert_up",
@@ -486,7 +473,7 @@ impl Op {
     #[must_use]
     pub fn vectors(&self) -> Vec<VectorId> {
         match self {
-            Self::RmsNorm(op) => vec![op.gain],
+            Self::RmsNorm(op) => vec![op.gain.vector()],
             Self::MatMul(op) => op.bias.into_iter().collect(),
             Self::Rope(op) => vec![op.frequencies],
             Self::Attention(op) => op.sinks.into_iter().collect(),
@@ -514,7 +501,7 @@ impl Op {
         match self {
             Self::Embed(op) => vec![op.out],
             Self::SelectRows(op) => vec![op.x, op.out],
-            Self::RmsNorm(op) => with(&[op.x, op.out], &[op.gate]),
+            Self::RmsNorm(op) => with(&[op.x, op.out], &[op.gate.map(|gate| gate.x)]),
             Self::L2Norm(op) => vec![op.x],
             Self::MatMul(op) => vec![op.x, op.out],
             Self::HeadMatMul(op) => vec![op.x, op.out],
@@ -528,11 +515,15 @@ impl Op {
             Self::GatedDelta(op) => vec![op.q, op.k, op.v, op.decay, op.beta, op.out],
             Self::SwiGlu(op) => vec![op.gate, op.up, op.out],
             Self::Add(op) => vec![op.x, op.y, op.out],
+            Self::Activate(op) => vec![op.x, op.out],
+            Self::HeadDot(op) => vec![op.x, op.y, op.out],
+            Self::StreamRead(op) => vec![op.streams, op.weights.heads(), op.out],
+            Self::StreamWrite(op) => op.heads(),
             Self::Route(op) => vec![op.logits],
             Self::ExpertFfn(op) => vec![op.x, op.sum],
             Self::ExpertUp(op) => vec![op.x],
             Self::ExpertDown(op) => vec![op.sum],
-            Self::Combine(op) => with(&[op.sum, op.residual, op.out], &[op.shared, op.shared_gate]),
+            Self::Combine(op) => with(&[op.sum, op.out], &[op.shared, op.shared_gate, op.residual]),
             Self::TopK(op) => vec![op.x, op.out],
         }
     }

@@ -229,10 +229,8 @@ pub enum LayerState {
     },
     /// A state of fixed size into which the whole history is folded (gated DeltaNet).
     Recurrent {
-        /// Inputs kept for the convolution: taps - 1.
-        conv_rows: usize,
-        /// Channels of the convolution.
-        conv_cols: usize,
+        /// Values of the inputs kept for convolutions: see [`KeptInputs`](crate::ops::KeptInputs).
+        conv_values: usize,
         /// Values of all heads' `S[value][key]`: see [`DeltaShape`].
         delta_values: usize,
     },
@@ -264,8 +262,8 @@ impl LayerState {
     pub const fn fixed_bytes(&self) -> u64 {
         match *self {
             Self::KeyValue { .. } | Self::Latent { .. } => 0,
-            Self::Recurrent { conv_rows, conv_cols, delta_values } => {
-                ((conv_rows * conv_cols + delta_values) * size_of::<f32>()) as u64
+            Self::Recurrent { conv_values, delta_values } => {
+                ((conv_values + delta_values) * size_of::<f32>()) as u64
             }
         }
     }

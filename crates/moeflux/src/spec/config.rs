@@ -94,9 +94,9 @@ impl CheckedConfig<'_> {
         Err(self.text.wrong(n.0, &expected))
     }
 
-    /// Returns whether each layer has full attention: from `layer_types`, otherwise every
-    /// `interval`-th layer.
-    pub(super) fn is_full_attention(&self, n_layers: usize) -> Result<Vec<bool>> {
+    /// Returns whether each layer has full attention, called by one of `names`: from `layer_types`,
+    /// otherwise every `interval`-th layer.
+    pub(super) fn is_full_attention(&self, n_layers: usize, names: &[&str]) -> Result<Vec<bool>> {
         let Some(kinds) = self.text.str_list_opt("layer_types")? else {
             let key = "full_attention_interval";
             let interval = self.text.usize_opt(key)?.unwrap_or(4);
@@ -105,8 +105,8 @@ impl CheckedConfig<'_> {
         };
         self.one_for_each_layer("layer_types", kinds.len(), n_layers)?;
         let is_full = |kind: &&str| match *kind {
-            "full_attention" => Ok(true),
             "linear_attention" => Ok(false),
+            name if names.contains(&name) => Ok(true),
             other => Err(self.unknown_layer(other)),
         };
         kinds.iter().map(is_full).collect()

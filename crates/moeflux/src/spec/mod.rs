@@ -8,6 +8,7 @@
 
 mod rope;
 mod ngrams;
+mod streams;
 mod config;
 mod quantisation;
 mod common;
@@ -20,6 +21,7 @@ pub(crate) use gguf::{FREQUENCY_DIVISORS, QUANTISATION_KEY};
 pub(crate) use ngrams::NgramShape;
 pub(crate) use rope::plain_frequency;
 pub use rope::{Llama3Spec, Pairing, RopeScaling, RopeSpec, YarnSpec};
+pub use streams::{GateFunction, StreamSpec};
 
 use std::fmt;
 
@@ -73,11 +75,13 @@ pub enum Family {
     Qwen35,
     /// `llama`.
     Llama,
+    /// `qwen4_exp` and `qwen4_exp_text`.
+    Qwen4Exp,
 }
 
 impl Family {
     /// All families, with their `model_type` in configs.
-    pub const ALL: [(Self, &str); 21] = [
+    pub const ALL: [(Self, &str); 22] = [
         (Self::Qwen3Moe, "qwen3_moe"),
         (Self::Qwen3Next, "qwen3_next"),
         (Self::Qwen35Moe, "qwen3_5_moe"),
@@ -99,6 +103,7 @@ impl Family {
         (Self::Qwen3, "qwen3"),
         (Self::Qwen35, "qwen3_5"),
         (Self::Llama, "llama"),
+        (Self::Qwen4Exp, "qwen4_exp"),
     ];
 
     /// Returns the `model_type` in its configs.
@@ -118,8 +123,10 @@ impl Family {
 pub struct ModelSpec {
     /// Family, which determines tensor names.
     pub family: Family,
-    /// Width of the residual stream.
+    /// Width of a residual stream.
     pub hidden: usize,
+    /// The residual streams, if there are several.
+    pub streams: Option<StreamSpec>,
     /// Entries of the vocabulary, which are the rows of the embedding.
     pub vocab: usize,
     /// Maximum context.
@@ -297,6 +304,8 @@ pub struct GatedDeltaSpec {
     pub n_taps: usize,
     /// Assignment of value heads to key heads.
     pub order: HeadOrder,
+    /// Function of the gate behind the norm.
+    pub gate: GateFunction,
 }
 
 /// The order of stored value heads, which share key heads.

@@ -6,9 +6,9 @@ use moeflux_testing::temp_dir::TempDir;
 
 use crate::format::Checkpoint;
 use crate::spec::{
-    AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GatedDeltaSpec, HeadOrder,
-    LayerSpec, MixerSpec, ModelSpec, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling,
-    RopeSpec,
+    AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GateFunction, GatedDeltaSpec,
+    HeadOrder, LayerSpec, MixerSpec, ModelSpec, Pairing, QkNorm, QuantParams, Quantisation,
+    RopeScaling, RopeSpec,
 };
 
 /// A tensor to write.
@@ -160,6 +160,7 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
             v_dim: 16,
             n_taps: 4,
             order: HeadOrder::Grouped,
+            gate: GateFunction::Silu,
         }),
         _ => MixerSpec::Attention(AttentionSpec {
             n_heads: 2,
@@ -182,6 +183,7 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
     ModelSpec {
         family,
         hidden: 64,
+        streams: None,
         vocab: 256,
         context_max: 4096,
         context_limit: ContextLimit::Model,

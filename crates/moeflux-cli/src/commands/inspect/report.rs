@@ -8,7 +8,7 @@ use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
     ContextLimit, FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, QkNorm, QuantParams,
-    RopeScaling, RouterSpec,
+    RopeScaling, RouterSpec, StreamSpec,
 };
 use moeflux::provider::weights::{
     Manifest, ManifestOrigin, SkipReason, SkippedGroup, SyntheticKind, VectorSource,
@@ -71,6 +71,7 @@ pub(super) struct InspectReport {
     /// `None` if the model does not exist and the report describes what it would be.
     pub(super) files: Option<InspectedFiles>,
     pub(super) hidden: usize,
+    pub(super) streams: Option<StreamSpec>,
     pub(super) vocab: usize,
     pub(super) context_max: usize,
     pub(super) context_limit: ContextLimit,
@@ -119,6 +120,7 @@ impl InspectReport {
             model_type: model_type.to_owned(),
             files,
             hidden: spec.hidden,
+            streams: spec.streams,
             vocab: spec.vocab,
             context_max: spec.context_max,
             context_limit: spec.context_limit,
@@ -178,6 +180,7 @@ impl InspectReport {
             "files_bytes": self.files.map(|files| files.n_bytes),
             "is_packed": self.files.is_some_and(|files| files.is_packed),
             "hidden": self.hidden,
+            "n_streams": self.streams.map_or(1, |streams| streams.n_streams),
             "vocab": self.vocab,
             "context_max": self.context_max,
             "context_stated": self.context_stated(),

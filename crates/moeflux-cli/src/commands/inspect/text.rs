@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
 use moeflux::provider::spec::{
-    ContextLimit, FfnSpec, MixerSpec, MoeSpec, QkNorm, RopeScaling, RouterSpec,
+    ContextLimit, FfnSpec, MixerSpec, MoeSpec, QkNorm, RopeScaling, RouterSpec, StreamSpec,
 };
 use moeflux::provider::weights::SkippedGroup;
 
@@ -105,6 +105,10 @@ fn geometry(report: &InspectReport) -> Vec<String> {
     let sizes = format!("{}, {}", count(report.hidden), count(report.vocab));
     let mut lines = vec!["geometry".to_owned()];
     lines.extend(LABELS.row("hidden, vocabulary", &sizes));
+    if let Some(StreamSpec { n_streams, rank }) = report.streams {
+        let words = format!("{n_streams}, read by weights of rank {rank}");
+        lines.extend(LABELS.row("residual streams", &words));
+    }
     let mut longest = format!("{} tokens", count(report.context_max));
     if let ContextLimit::Indexer { stated } = report.context_limit {
         let _ = write!(

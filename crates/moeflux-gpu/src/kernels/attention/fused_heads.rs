@@ -4,7 +4,7 @@
 //! **Invariant:** values are as after each op; the output of the norms is written once.
 
 use moeflux::provider::error::Result;
-use moeflux::provider::ops::{Op, RmsNorm, Rope};
+use moeflux::provider::ops::{Gain, Op, RmsNorm, Rope};
 use moeflux::provider::spec::Pairing;
 
 use crate::compiler::PlanCompiler;
@@ -73,6 +73,7 @@ impl<'a> NormAndRope<'a> {
         };
         q.gate.is_none()
             && k.gate.is_none()
+            && [q, k].iter().all(|norm| matches!(norm.gain, Gain::Shared(_)))
             && q.x.head_dim == k.x.head_dim
             && q.x.head_dim <= N_COLS_MAX
             // The norm of the keys must not depend on that of the queries.
@@ -95,8 +96,8 @@ impl<'a> NormAndRope<'a> {
             q_out: compiler.view(&q.out),
             k_out: compiler.view(&k.out),
             n_q_heads: narrow(q.x.n_heads),
-            q_gain: compiler.vector(q.gain),
-            k_gain: compiler.vector(k.gain),
+            q_gain: compiler.vector(q.gain.vector()),
+            k_gain: compiler.vector(k.gain.vector()),
             epsilon: q.epsilon,
             first_col: narrow(rope.x.first_col - q.out.first_col),
             n_pairs: narrow(rope.x.head_dim / 2),

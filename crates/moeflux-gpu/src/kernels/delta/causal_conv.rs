@@ -12,7 +12,7 @@ use crate::shader::{Shader, VectorWidth};
 use crate::step::{Grid, GridExtent, Over};
 
 pub(crate) const KERNEL: Kernel =
-    Kernel { op: "causal_conv", shaders: || ConvTask::ALL.map(|task| shader(task, 4)).into() };
+    Kernel { op: "causal_conv", shaders: || ConvTask::ALL.map(|task| shader(task, (4, 3))).into() };
 
 /// Invocations of a workgroup, one channel each.
 const N_CHANNELS: u32 = 64;
@@ -26,6 +26,10 @@ params! {
         n_channels: u32,
         /// `[channels, taps]`.
         weight: u32,
+        /// Offset of the kept inputs in a copy of the state.
+        kept_at: u32,
+        /// Values of a copy.
+        copy_values: u32,
     }
 }
 
@@ -60,24 +64,28 @@ impl ConvTask {
     }
 }
 
-fn shader(task: ConvTask, n_taps: u32) -> Shader {
+fn shader(task: ConvTask, (n_taps, dilation): (u32, u32)) -> Shader {
     Shader::new(task.name(), CausalConvParams::WGSL, task.source())
         .with("N_CHANNELS", N_CHANNELS)
         .with("N_TAPS", n_taps)
+        .with("DILATION", dilation)
+        .with("N_KEPT", (n_taps - 1) * dilation)
         .fragment(include_str!("../shared/functions.wgsl"))
         .state(VectorWidth::One)
 }
 
 pub(crate) fn compile(op: &CausalConv, compiler: &mut PlanCompiler<'_>) -> Result<()> {
-    let (n_channels, n_taps) = (narrow(op.x.head_dim), narrow(op.n_taps));
+    let (n_channels, taps) = (narrow(op.x.head_dim), (narrow(op.n_taps), narrow(op.dilation)));
     let params = CausalConvParams {
         x: compiler.view(&op.x),
         out: compiler.view(&op.out),
         n_channels,
         weight: compiler.vector(op.weight),
+        kept_at: narrow(op.kept.first),
+        copy_values: narrow(op.kept.n_of_layer),
     };
     // Many rows are at least as many as are kept.
-    let n_walked = N_ROWS_WALKED.max(n_taps);
+    let n_walked = N_ROWS_WALKED.max(narrow(op.n_kept()));
     let n_groups = n_channels.div_ceil(N_CHANNELS);
     for task in ConvTask::ALL {
         let (n_rows, y) = match task {
@@ -86,10 +94,7 @@ pub(crate) fn compile(op: &CausalConv, compiler: &mut PlanCompiler<'_>) -> Resul
             ConvTask::Keep => (n_walked + 1..=u32::MAX, GridExtent::fixed(1)),
         };
         let grid = Grid::new(GridExtent::fixed(n_groups), y);
-        compiler
-            .step(&shader(task, n_taps), &params, grid)?
-            .over(Over::State(op.layer))
-            .when(n_rows);
+        compiler.step(&shader(task, taps), &params, grid)?.over(Over::State(op.layer)).when(n_rows);
     }
     Ok(())
 }

@@ -8,17 +8,17 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if channel >= params.n_channels || id.y >= part.n_rows {
         return;
     }
-    let found_at = part.found * (N_TAPS - 1u) * params.n_channels;
+    let found_at = part.found * params.copy_values + params.kept_at;
     let weight_at = params.weight + channel * N_TAPS;
     var sum = 0.0;
     for (var tap = 0u; tap < N_TAPS; tap++) {
         // Counted from the oldest stored input.
-        let place = id.y + tap;
+        let place = id.y + tap * DILATION;
         var x = 0.0;
-        if place < N_TAPS - 1u {
+        if place < N_KEPT {
             x = first[found_at + place * params.n_channels + channel];
         } else {
-            let row = part.first_row + place - (N_TAPS - 1u);
+            let row = part.first_row + place - N_KEPT;
             x = ws[place_of(params.x, row, 0u) + channel];
         }
         sum = fma(vectors[weight_at + tap], x, sum);

@@ -7,30 +7,30 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if channel >= params.n_channels {
         return;
     }
-    let n_kept = (N_TAPS - 1u) * params.n_channels;
     let part = part_of(id.z);
-    let found_at = part.found * n_kept;
-    let left_at = part.left * n_kept;
+    let found_at = part.found * params.copy_values + params.kept_at;
+    let left_at = part.left * params.copy_values + params.kept_at;
     var weight: array<f32, N_TAPS>;
-    var inputs: array<f32, N_TAPS>;
+    var inputs: array<f32, N_KEPT + 1u>;
     for (var tap = 0u; tap < N_TAPS; tap++) {
         weight[tap] = vectors[params.weight + channel * N_TAPS + tap];
     }
-    for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-        inputs[tap + 1u] = first[found_at + tap * params.n_channels + channel];
+    for (var place = 0u; place < N_KEPT; place++) {
+        inputs[place + 1u] = first[found_at + place * params.n_channels + channel];
     }
     for (var i = 0u; i < part.n_rows; i++) {
         let row = part.first_row + i;
-        var sum = 0.0;
-        for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-            inputs[tap] = inputs[tap + 1u];
-            sum = fma(weight[tap], inputs[tap], sum);
+        for (var place = 0u; place < N_KEPT; place++) {
+            inputs[place] = inputs[place + 1u];
         }
-        inputs[N_TAPS - 1u] = ws[place_of(params.x, row, 0u) + channel];
-        sum = fma(weight[N_TAPS - 1u], inputs[N_TAPS - 1u], sum);
+        inputs[N_KEPT] = ws[place_of(params.x, row, 0u) + channel];
+        var sum = 0.0;
+        for (var tap = 0u; tap < N_TAPS; tap++) {
+            sum = fma(weight[tap], inputs[tap * DILATION], sum);
+        }
         ws[place_of(params.out, row, 0u) + channel] = silu(sum);
     }
-    for (var tap = 0u; tap < N_TAPS - 1u; tap++) {
-        first[left_at + tap * params.n_channels + channel] = inputs[tap + 1u];
+    for (var place = 0u; place < N_KEPT; place++) {
+        first[left_at + place * params.n_channels + channel] = inputs[place + 1u];
     }
 }

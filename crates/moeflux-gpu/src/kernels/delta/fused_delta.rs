@@ -5,8 +5,10 @@
 //! inputs are read and written by one workgroup alone. **Invariant:** intermediate results of these
 //! ops are not written; more rows use the steps of each op.
 
-use moeflux::provider::ops::{CausalConv, DeltaGates, GatedDelta, Heads, L2Norm, Op, RmsNorm};
-use moeflux::provider::spec::HeadOrder;
+use moeflux::provider::ops::{
+    CausalConv, DeltaGates, Gain, GatedDelta, Heads, KeptInputs, L2Norm, Op, RmsNorm,
+};
+use moeflux::provider::spec::{GateFunction, HeadOrder};
 
 use moeflux::provider::error::Result;
 
@@ -97,7 +99,8 @@ impl<'a> DeltaLayer<'a> {
         else {
             return None;
         };
-        let layer = Self { conv, q_norm, k_norm, gates, delta, norm, gate: norm.gate? };
+        let gate = norm.gate.filter(|gate| gate.function == GateFunction::Silu)?.x;
+        let layer = Self { conv, q_norm, k_norm, gates, delta, norm, gate };
         layer.is_whole().then_some(layer)
     }
 
@@ -112,12 +115,15 @@ impl<'a> DeltaLayer<'a> {
         are_heads_of_conv
             && n_channels == conv.out.head_dim
             && conv.n_taps >= 2
+            && conv.dilation == 1
+            && conv.kept == KeptInputs::alone(conv.n_kept() * n_channels)
             && q_norm.x == delta.q
             && k_norm.x == delta.k
             && q_norm.epsilon.to_bits() == k_norm.epsilon.to_bits()
             && gates.decay == delta.decay
             && gates.beta == delta.beta
             && norm.x == delta.out
+            && matches!(norm.gain, Gain::Shared(_))
             && delta.v.head_dim <= N_LANES as usize
     }
 
@@ -146,7 +152,7 @@ impl<'a> DeltaLayer<'a> {
             weight: compiler.vector(self.conv.weight),
             a_log: compiler.vector(self.gates.a_log),
             dt_bias: compiler.vector(self.gates.dt_bias),
-            gain: compiler.vector(self.norm.gain),
+            gain: compiler.vector(self.norm.gain.vector()),
             q_factor: self.q_norm.factor,
             k_factor: self.k_norm.factor,
             key_epsilon: self.q_norm.epsilon,

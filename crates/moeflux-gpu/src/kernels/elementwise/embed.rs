@@ -20,6 +20,7 @@ const N_INVOCATIONS: u32 = 64;
 params! {
     struct EmbedParams {
         out: View,
+        n_heads: u32,
         n_cols: u32,
         /// Rows of the table that are in the bound arena.
         first_token: u32,
@@ -42,6 +43,7 @@ pub(crate) fn compile(op: &Embed, compiler: &mut PlanCompiler<'_>) -> Result<()>
     for slice in &table.slices {
         let params = EmbedParams {
             out: compiler.view(&op.out),
+            n_heads: narrow(op.out.n_heads),
             n_cols,
             first_token: slice.first_row,
             n_tokens: slice.n_rows,

@@ -1,5 +1,5 @@
-// out[row] = table[token of row]: four columns per invocation along x, rows along y. Rows whose
-// token is in another arena are left to the step for that arena.
+// out[row] = table[token of row] in every head: four columns per invocation along x, rows along y.
+// Rows whose token is in another arena are left to the step for that arena.
 
 @compute @workgroup_size(N_INVOCATIONS)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -18,10 +18,12 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let affine = affine_of(KIND, table, token, unit);
         values = values * affine.scale + affine.bias;
     }
-    let at = place_of(params.out, row, 0u) + col;
-    for (var i = 0u; i < 4u; i++) {
-        if col + i < params.n_cols {
-            ws[at + i] = values[i];
+    for (var head = 0u; head < params.n_heads; head++) {
+        let at = place_of(params.out, row, head) + col;
+        for (var i = 0u; i < 4u; i++) {
+            if col + i < params.n_cols {
+                ws[at + i] = values[i];
+            }
         }
     }
 }

@@ -64,11 +64,12 @@ pub(crate) fn compile(op: &Combine, compiler: &mut PlanCompiler<'_>) -> Result<(
     let n_cols = op.out.head_dim;
     let place = |heads: &Option<_>| heads.as_ref().map_or(NOWHERE, |it| compiler.view(it));
     let (shared_out, shared_gate) = (place(&op.shared), place(&op.shared_gate));
+    let residual = place(&op.residual);
     let params = CombineParams {
         partials: partials(compiler, n_cols)?,
         shared_out,
         shared_gate,
-        residual: compiler.view(&op.residual),
+        residual,
         out: compiler.view(&op.out),
         n_cols: narrow(n_cols),
         top_k: narrow(compiler.route().top_k),

@@ -24,6 +24,8 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         }
         sum = fma(factor, ws[place_of(params.shared_out, row, 0u) + col], sum);
     }
-    let residual = ws[place_of(params.residual, row, 0u) + col];
-    ws[place_of(params.out, row, 0u) + col] = residual + sum;
+    if params.residual.first != NONE {
+        sum += ws[place_of(params.residual, row, 0u) + col];
+    }
+    ws[place_of(params.out, row, 0u) + col] = sum;
 }

@@ -4,7 +4,7 @@
 //! **Invariant:** sums are computed in the order of the two ops, bit for bit, row by row.
 
 use moeflux::provider::error::Result;
-use moeflux::provider::ops::{Combine, ExpertFfn, Op};
+use moeflux::provider::ops::{Combine, ExpertFfn, Heads, Op};
 use moeflux_kernels::MatrixLayout;
 
 use super::combine::{self, SharedExpertTerm};
@@ -97,6 +97,7 @@ impl DownDistribution {
 pub(crate) struct DownAndSum<'a> {
     experts: &'a ExpertFfn,
     combine: &'a Combine,
+    residual: Heads,
     slot: ExpertSlotLayout,
     down: DownDistribution,
 }
@@ -110,18 +111,19 @@ impl<'a> DownAndSum<'a> {
         let [Op::ExpertFfn(experts), Op::Combine(combine), ..] = ops else {
             return None;
         };
+        let residual = combine.residual?;
         if experts.biases.is_some() {
             return None;
         }
         let slot = compiler.slot_layout(experts.layer).ok()?;
         let top_k = compiler.route().top_k;
         let down = DownDistribution::new(slot.down.layout, top_k, compiler.subgroup_sizes())?;
-        Some(Self { experts, combine, slot, down })
+        Some(Self { experts, combine, residual, slot, down })
     }
 
     /// Appends the steps.
     pub(crate) fn compile_fused(&self, compiler: &mut PlanCompiler<'_>) -> Result<()> {
-        let Self { experts, combine, slot, down } = *self;
+        let Self { experts, combine, residual, slot, down } = *self;
         let layer = experts.layer;
         let first = compiler.steps.len();
         expert_ffn::compile(experts, compiler)?;
@@ -140,7 +142,7 @@ impl<'a> DownAndSum<'a> {
                 compiler.steps.push(step);
             }
         }
-        let residual = compiler.view(&combine.residual);
+        let residual = compiler.view(&residual);
         let params = DownParams {
             inner: expert_ffn::inner_values(compiler, &slot)?,
             n_words: slot.n_words,

@@ -1,7 +1,8 @@
 //! [`RmsNorm`]: one workgroup per head of a row.
 
 use moeflux::provider::error::Result;
-use moeflux::provider::ops::RmsNorm;
+use moeflux::provider::ops::{Gain, RmsNorm};
+use moeflux::provider::spec::GateFunction;
 
 use crate::compiler::PlanCompiler;
 use crate::kernels::Kernel;
@@ -13,8 +14,12 @@ use crate::step::{Grid, GridExtent};
 pub(crate) const KERNEL: Kernel = Kernel {
     op: "rms_norm",
     shaders: || {
-        let variants = [(ReductionMethod::Subgroups, true), (ReductionMethod::Shared, false)];
-        variants.map(|(reduction, has_gate)| shader(reduction, 64, has_gate)).into()
+        let variants = [
+            (ReductionMethod::Subgroups, Some(GateFunction::Silu)),
+            (ReductionMethod::Subgroups, Some(GateFunction::Sigmoid)),
+            (ReductionMethod::Shared, None),
+        ];
+        variants.map(|(reduction, gate)| shader(reduction, 64, gate)).into()
     },
 };
 
@@ -24,15 +29,17 @@ params! {
         gate: View,
         out: View,
         head_dim: u32,
-        /// Shared by all heads.
         gain: u32,
+        /// Gains from one head to the next; 0 if all share them.
+        gain_stride: u32,
         epsilon: f32,
     }
 }
 
-fn shader(reduction: ReductionMethod, n_lanes: u32, has_gate: bool) -> Shader {
+fn shader(reduction: ReductionMethod, n_lanes: u32, gate: Option<GateFunction>) -> Shader {
     let shader = Shader::new("rms_norm", RmsNormParams::WGSL, include_str!("rms_norm.wgsl"))
-        .with("HAS_GATE", has_gate)
+        .with("HAS_GATE", gate.is_some())
+        .with("IS_SILU", gate == Some(GateFunction::Silu))
         .fragment(include_str!("../shared/functions.wgsl"));
     reduction.add_to(shader, n_lanes)
 }
@@ -40,13 +47,18 @@ fn shader(reduction: ReductionMethod, n_lanes: u32, has_gate: bool) -> Shader {
 pub(crate) fn compile(op: &RmsNorm, compiler: &mut PlanCompiler<'_>) -> Result<()> {
     let params = RmsNormParams {
         x: compiler.view(&op.x),
-        gate: compiler.view(&op.gate.unwrap_or(op.x)),
+        gate: compiler.view(&op.gate.map_or(op.x, |gate| gate.x)),
         out: compiler.view(&op.out),
         head_dim: narrow(op.x.head_dim),
-        gain: compiler.vector(op.gain),
+        gain: compiler.vector(op.gain.vector()),
+        gain_stride: match op.gain {
+            Gain::Shared(_) => 0,
+            Gain::PerHead(_) => narrow(op.x.head_dim),
+        },
         epsilon: op.epsilon,
     };
-    let shader = shader(ReductionMethod::on(compiler), lanes_for(op.x.head_dim), op.gate.is_some());
+    let gate = op.gate.map(|gate| gate.function);
+    let shader = shader(ReductionMethod::on(compiler), lanes_for(op.x.head_dim), gate);
     let grid = Grid::new(GridExtent::fixed(narrow(op.x.n_heads)), GridExtent::rows(1));
     compiler.step(&shader, &params, grid)?;
     Ok(())

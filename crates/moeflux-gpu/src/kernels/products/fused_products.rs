@@ -211,7 +211,7 @@ impl<'a> FusedProducts<'a> {
         ProductsParams {
             x: first(self.norm.map_or(x, |norm| norm.x)),
             normed: first(x),
-            gain: self.norm.map_or(0, |norm| compiler.vector(norm.gain)),
+            gain: self.norm.map_or(0, |norm| compiler.vector(norm.gain.vector())),
             epsilon: self.norm.map_or(0.0, |norm| norm.epsilon),
             n_cols: narrow(x.head_dim),
             residual: first(residual),

@@ -30,7 +30,7 @@ const TASKS_PER_THREAD: usize = 4;
 impl PlanExecutor {
     pub(super) fn causal_conv(&mut self, op: &CausalConv, batch: &Batch<'_>) {
         assert_ne!(op.x.buffer, op.out.buffer, "a convolution reads another buffer");
-        let (n_rows, n_cols, n_kept) = (batch.rows.len(), op.x.head_dim, op.n_taps - 1);
+        let (n_rows, n_cols, n_kept) = (batch.rows.len(), op.x.head_dim, op.n_kept());
         let mut out = self.buffers.take(op.out.buffer);
         let Self { common, buffers, states, scratch, .. } = self;
         let taps = scratch.taps.entry(op.weight).or_insert_with(|| {
@@ -43,20 +43,20 @@ impl PlanExecutor {
         let parts = RowParts::columns(&op.out, COLS_PER_PART).with_cost(CONV_COST * COLS_PER_PART);
         common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
             let segment = segment_of(batch, row_idx);
-            let conv = &states.recurrent(segment.state, op.layer).conv;
+            let conv = &states.recurrent(segment.state, op.layer).conv[op.kept.first..];
             let (first_col, row_len) = (part_idx * COLS_PER_PART, out.len());
             // Kept inputs and the segment's rows form one sequence: this row's inputs begin at
             // `at`.
             let at = row_idx - segment.rows.start;
-            let n_old = n_kept.saturating_sub(at);
+            let n_old = n_kept.saturating_sub(at).div_ceil(op.dilation);
             let rows = |values, n_rows, stride| StridedRows { values, n_rows, row_len, stride };
             let old = if n_old == 0 { &[][..] } else { &conv[at * n_cols + first_col..] };
             let x = buffers.get(op.x.buffer);
-            let first_row = segment.rows.start + at.saturating_sub(n_kept);
+            let first_row = segment.rows.start + at + n_old * op.dilation - n_kept;
             let new = &x.values[first_row * x.n_cols + op.x.first_col + first_col..];
             let convolution = RowOp::Convolution {
-                kept: rows(old, n_old, n_cols),
-                new: rows(new, op.n_taps - n_old, x.n_cols),
+                kept: rows(old, n_old, op.dilation * n_cols),
+                new: rows(new, op.n_taps - n_old, op.dilation * x.n_cols),
                 taps: rows(&taps[first_col..], op.n_taps, n_cols),
             };
             table.apply(&convolution, out);
@@ -67,16 +67,18 @@ impl PlanExecutor {
 
     /// Stores the last inputs of each segment in its state.
     fn keep_conv_inputs(&mut self, op: &CausalConv, batch: &Batch<'_>) {
-        let (n_cols, n_kept) = (op.x.head_dim, op.n_taps - 1);
+        let (n_cols, n_kept) = (op.x.head_dim, op.n_kept());
+        let kept = op.kept.first..op.kept.first + n_kept * n_cols;
         for segment in batch.segments {
             for (part_idx, rows) in segment.parts().enumerate() {
                 let place = (part_idx, segment.marks.len());
                 let (before, after) =
                     self.states.state_before_and_after(segment.state, op.layer, place);
-                for (kept_idx, after) in after.conv.chunks_exact_mut(n_cols).enumerate() {
+                let (before, after) = (&before.conv[kept.clone()], &mut after.conv[kept.clone()]);
+                for (kept_idx, after) in after.chunks_exact_mut(n_cols).enumerate() {
                     let at = rows.len() + kept_idx;
                     after.copy_from_slice(match at.checked_sub(n_kept) {
-                        None => &before.conv[at * n_cols..][..n_cols],
+                        None => &before[at * n_cols..][..n_cols],
                         Some(i) => self.buffers.head(&op.x, rows.start + i, 0),
                     });
                 }

@@ -10,7 +10,7 @@ use crate::backend::cpu::{Common, InPlaceSource, PlanExecutor};
 use crate::backend::host::Buffer;
 use crate::ids::Position;
 use crate::ops::{Add, Batch, Heads, L2Norm, RmsNorm, Rope, Row, SelectRows, SwiGlu};
-use crate::spec::Pairing;
+use crate::spec::{GateFunction, Pairing};
 
 /// Minimum columns of a plain row per task.
 pub(super) const COLS_PER_PART: usize = 512;
@@ -38,20 +38,24 @@ impl PlanExecutor {
     }
 
     pub(super) fn rms_norm(&mut self, op: &RmsNorm, n_rows: usize) {
-        let mut out = self.take_in_place((&op.x, &op.out), &[op.gate], n_rows);
+        let mut out = self.take_in_place((&op.x, &op.out), &[op.gate.map(|it| it.x)], n_rows);
         let inputs = self.inputs(op.out.buffer);
         let source = InPlaceSource::new(inputs, &op.x, &op.out);
         let table = self.common.table;
-        let norm =
-            RowOp::RmsNorm { gain: self.common.weights.vector(op.gain), epsilon: op.epsilon };
+        let gains = self.common.weights.vector(op.gain.vector());
         let cost = if op.gate.is_some() { NORM_COST + EXP_COST } else { NORM_COST };
         let heads = HeadsOf { view: &op.out, n_rows, cost };
         self.common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
             source.copy_into((row_idx, head_idx, 0), out);
-            table.apply(&norm, out);
+            let gain = &gains[op.gain.first_of(head_idx, out.len())..][..out.len()];
+            table.apply(&RowOp::RmsNorm { gain, epsilon: op.epsilon }, out);
             if let Some(gate) = &op.gate {
-                let gate = inputs.head(gate, row_idx, head_idx);
-                table.apply(&RowOp::MulSilu { gate }, out);
+                let values = inputs.head(&gate.x, row_idx, head_idx);
+                let gate = match gate.function {
+                    GateFunction::Silu => RowOp::MulSilu { gate: values },
+                    GateFunction::Sigmoid => RowOp::MulSigmoid { gate: values },
+                };
+                table.apply(&gate, out);
             }
         });
         self.buffers.put(op.out.buffer, out);

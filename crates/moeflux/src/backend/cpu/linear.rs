@@ -25,7 +25,11 @@ impl PlanExecutor {
         let out = self.buffers.get_mut(op.out.buffer);
         for (row_idx, row) in batch.rows.iter().enumerate() {
             let token_idx = usize::try_from(row.token.0).expect("a token fits an index");
-            decode_row(&table, token_idx, &mut out.row_mut(row_idx)[op.out.cols(0)]);
+            let (values, first) = (out.row_mut(row_idx), op.out.cols(0));
+            decode_row(&table, token_idx, &mut values[first.clone()]);
+            for head_idx in 1..op.out.n_heads {
+                values.copy_within(first.clone(), op.out.cols(head_idx).start);
+            }
         }
     }
 

@@ -8,6 +8,7 @@ mod router;
 mod split;
 mod attention;
 mod elementwise;
+mod streams;
 mod delta;
 mod product;
 mod linear;
@@ -292,6 +293,10 @@ impl PlanExecutor {
             Op::GatedDelta(op) => self.gated_delta(op, batch),
             Op::SwiGlu(op) => self.swiglu(op, n_rows),
             Op::Add(op) => self.add(op, n_rows),
+            Op::Activate(op) => self.activate(op, n_rows),
+            Op::HeadDot(op) => self.head_dot(op, n_rows),
+            Op::StreamRead(op) => self.stream_read(op, n_rows),
+            Op::StreamWrite(op) => self.stream_write(op, n_rows),
             Op::Route(op) => self.route(op, n_rows),
             Op::Combine(op) => self.combine(op, n_rows),
             Op::TopK(op) => best(op, &mut self.buffers, n_rows),

@@ -14,10 +14,10 @@ use crate::backend::{Arithmetic, Backend, SessionStates};
 use crate::experts::{Arrived, ArrivedExpert};
 use crate::ids::{ExpertIdx, LayerIdx, MatrixId, Position, StateId, TokenId, VectorId};
 use crate::ops::{
-    Add, Attention, Batch, CausalConv, Combine, DeltaGates, Embed, ExpertFfn, GatedDelta,
-    HeadMatMul, Heads, L2Norm, LayerState, MatMul, MlaAttention, Op, Orientation, Plan, Purpose,
-    RmsNorm, Rope, Route, RouterKind, Row, RowKind, RowSet, Segment, SelectRows, StateSpec,
-    Workspace,
+    Add, Attention, Batch, CausalConv, Combine, DeltaGates, Embed, ExpertFfn, Gain, GatedDelta,
+    HeadMatMul, Heads, KeptInputs, L2Norm, LayerState, MatMul, MlaAttention, Op, Orientation, Plan,
+    Purpose, RmsNorm, Rope, Route, RouterKind, Row, RowKind, RowSet, Segment, SelectRows,
+    StateSpec, Workspace,
 };
 use crate::spec::{HeadOrder, Pairing};
 use crate::weights::{ExpertLayout, ExpertView, OwnedMatrix, Weights};
@@ -108,7 +108,7 @@ impl TestModelBuilder {
     }
 
     fn norm(&mut self, x: Heads, out: Heads) {
-        let gain = self.vector(x.head_dim);
+        let gain = Gain::Shared(self.vector(x.head_dim));
         self.ops.push(Op::RmsNorm(RmsNorm { x, gain, gate: None, out, epsilon: 1e-6 }));
     }
 
@@ -192,7 +192,15 @@ impl TestModelBuilder {
         let mixed = self.workspace.buffer("conv", 128);
         let weight = self.vector(128 * 4);
         let layer = LayerIdx(2);
-        self.ops.push(Op::CausalConv(CausalConv { layer, x: qkv, weight, n_taps: 4, out: mixed }));
+        self.ops.push(Op::CausalConv(CausalConv {
+            layer,
+            kept: KeptInputs::alone(3 * 128),
+            x: qkv,
+            weight,
+            n_taps: 4,
+            dilation: 1,
+            out: mixed,
+        }));
         let (q, k) = (mixed.narrow(0, 32).split(2), mixed.narrow(32, 32).split(2));
         for x in [q, k] {
             self.ops.push(Op::L2Norm(L2Norm { x, epsilon: 1e-6, factor: 0.5 }));
@@ -216,7 +224,7 @@ impl TestModelBuilder {
         self.norm(heads, heads);
         let out = self.matmul(F32, out, "mixed", HIDDEN);
         self.add(hidden, out);
-        LayerState::Recurrent { conv_rows: 3, conv_cols: 128, delta_values: 4 * 16 * 16 }
+        LayerState::Recurrent { conv_values: 3 * 128, delta_values: 4 * 16 * 16 }
     }
 }
 
@@ -250,7 +258,7 @@ fn model() -> TestModel {
         sum,
         shared: Some(x),
         shared_gate: Some(logits.narrow(0, 1)),
-        residual: hidden,
+        residual: Some(hidden),
         out: hidden,
     };
     let chosen = builder.workspace.buffer("chosen", HIDDEN);

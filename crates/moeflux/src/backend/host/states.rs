@@ -39,7 +39,7 @@ pub(crate) enum HostLayerState {
 /// Folded history of a recurrent layer at one moment.
 #[derive(Debug)]
 pub(crate) struct RecurrentState {
-    /// `[taps - 1, channels]`, oldest first.
+    /// The inputs kept for each convolution in turn, `[kept, channels]`, oldest first.
     pub conv: Floats,
     /// Head after head, in the layout of [`crate::ops::DeltaShape`].
     pub delta: Floats,
@@ -49,11 +49,11 @@ pub(crate) struct RecurrentState {
 impl RecurrentState {
     /// Allocates zeroed state. Returns `None` if memory is short; callers check that beforehand.
     fn zeroed(state: &LayerState, budget: &Arc<SessionBudget>) -> Option<Self> {
-        let LayerState::Recurrent { conv_rows, conv_cols, delta_values } = *state else {
+        let LayerState::Recurrent { conv_values, delta_values } = *state else {
             unreachable!("only recurrent layers fold their history")
         };
         let booking = budget.book(state.fixed_bytes(), &String::new).ok()?;
-        let (conv, delta) = (zeroed(conv_rows, conv_cols)?, zeroed(delta_values, 1)?);
+        let (conv, delta) = (Floats::zeroed(conv_values)?, Floats::zeroed(delta_values)?);
         Some(Self { conv, delta, _booking: booking })
     }
 
@@ -427,8 +427,4 @@ fn allocation_error(spec: &StateSpec, n_copies: usize) -> Error {
 
 fn allocation_error_of(what: String, needed_bytes: u64) -> Error {
     Error::no_room(what, needed_bytes, Remedy::FreeMemory)
-}
-
-fn zeroed(n_rows: usize, n_cols: usize) -> Option<Floats> {
-    n_rows.checked_mul(n_cols).and_then(Floats::zeroed)
 }

@@ -15,22 +15,25 @@ impl ReferenceBackend {
         let n_channels = op.x.head_dim;
         let taps = widened(self.weights.vector(op.weight));
         assert_eq!(taps.len(), n_channels * op.n_taps, "taps of every channel");
+        let n_values = n_channels * op.n_kept();
         for (segment, part_idx, rows) in parts(batch) {
             let place = (part_idx, segment.marks.len());
             let (before, after) =
                 self.states.state_before_and_after(segment.state, op.layer, place);
-            after.conv.copy_from_slice(&before.conv);
+            let kept = op.kept.first..op.kept.first + n_values;
+            after.conv[kept.clone()].copy_from_slice(&before.conv[kept.clone()]);
             for row_idx in rows {
                 let newest = self.buffers.head(&op.x, row_idx, 0).to_vec();
                 let (_, RecurrentState { conv, .. }) =
                     self.states.state_before_and_after(segment.state, op.layer, place);
-                assert_eq!(conv.len(), n_channels * (op.n_taps - 1), "inputs kept");
-                // [n_taps, channels], oldest first.
+                assert_eq!(conv.len(), op.kept.n_of_layer, "inputs kept");
+                let conv = &mut conv[kept.clone()];
+                // [n_kept + 1, channels], oldest first.
                 let inputs: Vec<f32> = conv.iter().chain(&newest).copied().collect();
                 conv.copy_from_slice(&inputs[n_channels..]);
                 let out: Vec<f64> = (0..n_channels)
                     .map(|channel| {
-                        let at = |tap| f64::from(inputs[tap * n_channels + channel]);
+                        let at = |tap| f64::from(inputs[tap * op.dilation * n_channels + channel]);
                         let history: Vec<f64> = (0..op.n_taps).map(at).collect();
                         silu(dot(&taps[channel * op.n_taps..][..op.n_taps], &history))
                     })
@@ -126,17 +129,18 @@ mod tests {
     use super::*;
     use crate::backend::reference::fixture::{Fixture, assert_close, read};
     use crate::ids::LayerIdx;
-    use crate::ops::{LayerState, Op};
+    use crate::ops::{KeptInputs, LayerState, Op};
 
     #[test]
     fn a_convolution_starts_with_zeros_and_remembers() {
         let mut fixture = Fixture::default();
-        fixture.state.layers =
-            vec![LayerState::Recurrent { conv_rows: 2, conv_cols: 2, delta_values: 0 }];
+        fixture.state.layers = vec![LayerState::Recurrent { conv_values: 4, delta_values: 0 }];
         let x = fixture.input("x", &[&[1.0, 10.0], &[2.0, 20.0]]);
         let out = fixture.workspace.buffer("out", 2);
         let weight = fixture.vector(&[0.25, 0.5, 1.0, 0.0, 1.0, -1.0]);
-        let op = Op::CausalConv(CausalConv { layer: LayerIdx(0), x, weight, n_taps: 3, out });
+        let (layer, kept) = (LayerIdx(0), KeptInputs::alone(4));
+        let conv = CausalConv { layer, kept, x, weight, n_taps: 3, dilation: 1, out };
+        let op = Op::CausalConv(conv);
         let (mut backend, state) = fixture.backend();
         fixture.step(&mut backend, state, op.clone());
         let rows = [read(&mut backend, out, 0), read(&mut backend, out, 1)];
@@ -146,6 +150,25 @@ mod tests {
         let rows = [read(&mut backend, out, 0), read(&mut backend, out, 1)];
         assert_close(&rows[0], &[silu(0.25 + 1.0 + 1.0), silu(10.0)]);
         assert_close(&rows[1], &[silu(0.5 + 0.5 + 2.0), silu(-10.0)]);
+    }
+
+    #[test]
+    fn a_convolution_may_skip_rows_and_has_a_place_of_its_own() {
+        let mut fixture = Fixture::default();
+        // Three values of another convolution come first.
+        fixture.state.layers = vec![LayerState::Recurrent { conv_values: 5, delta_values: 0 }];
+        let x = fixture.input("x", &[&[1.0], &[2.0], &[4.0]]);
+        let out = fixture.workspace.buffer("out", 1);
+        let weight = fixture.vector(&[0.5, 1.0]);
+        let (layer, kept) = (LayerIdx(0), KeptInputs { first: 3, n_of_layer: 5 });
+        let conv = CausalConv { layer, kept, x, weight, n_taps: 2, dilation: 2, out };
+        let (mut backend, state) = fixture.backend();
+        for expected in [[1.0, 2.0, 4.5], [2.0, 4.0, 4.5]] {
+            fixture.step(&mut backend, state, Op::CausalConv(conv.clone()));
+            for (row_idx, sum) in expected.into_iter().enumerate() {
+                assert_close(&read(&mut backend, out, row_idx), &[silu(sum)]);
+            }
+        }
     }
 
     #[test]
@@ -177,8 +200,7 @@ mod tests {
     /// One key head of two channels, two value heads of one channel.
     fn delta_rows(decay: [f32; 3], beta: f32) -> Vec<Vec<f32>> {
         let mut fixture = Fixture::default();
-        fixture.state.layers =
-            vec![LayerState::Recurrent { conv_rows: 0, conv_cols: 0, delta_values: 4 }];
+        fixture.state.layers = vec![LayerState::Recurrent { conv_values: 0, delta_values: 4 }];
         let q = fixture.input("q", &[&[1.0, 2.0]; 3]);
         let k = fixture.input("k", &[&[1.0, 0.0], &[0.0, 1.0], &[1.0, 0.0]]);
         let v = fixture.input("v", &[&[8.0, -8.0], &[4.0, 0.0], &[2.0, 2.0]]).split(2);

@@ -127,9 +127,11 @@ impl ReferenceBackend {
                     *sum += factor * shared;
                 }
             }
-            let residual = self.head(&op.residual, row_idx, 0);
-            let out: Vec<f64> = residual.iter().zip(&sum).map(|(x, sum)| x + sum).collect();
-            self.set_head(&op.out, row_idx, 0, &out);
+            if let Some(residual) = &op.residual {
+                let residual = self.head(residual, row_idx, 0);
+                sum.iter_mut().zip(&residual).for_each(|(sum, x)| *sum += x);
+            }
+            self.set_head(&op.out, row_idx, 0, &sum);
         }
     }
 }
@@ -205,7 +207,7 @@ mod tests {
             sum,
             shared: some(shared_x),
             shared_gate: some(shared_gate),
-            residual,
+            residual: Some(residual),
             out: residual,
         };
         // The inputs are embedded again; routes and partials remain.

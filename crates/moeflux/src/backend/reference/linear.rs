@@ -11,7 +11,9 @@ impl ReferenceBackend {
         for (row_idx, row) in batch.rows.iter().enumerate() {
             let token = usize::try_from(row.token.0).expect("a token fits in an address");
             let values = decode::row(&table, token);
-            self.buffers.head_mut(&op.out, row_idx, 0).copy_from_slice(&values);
+            for head_idx in 0..op.out.n_heads {
+                self.buffers.head_mut(&op.out, row_idx, head_idx).copy_from_slice(&values);
+            }
         }
     }
 

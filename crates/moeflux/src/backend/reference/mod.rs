@@ -13,6 +13,7 @@ mod decode;
 mod delta;
 mod linear;
 mod pointwise;
+mod streams;
 mod experts;
 mod router;
 #[cfg(test)]
@@ -91,6 +92,10 @@ impl ReferenceBackend {
             Op::GatedDelta(op) => self.gated_delta(op, batch),
             Op::SwiGlu(op) => self.swiglu(op, n_rows),
             Op::Add(op) => self.add(op, n_rows),
+            Op::Activate(op) => self.activate(op, n_rows),
+            Op::HeadDot(op) => self.head_dot(op, n_rows),
+            Op::StreamRead(op) => self.stream_read(op, n_rows),
+            Op::StreamWrite(op) => self.stream_write(op, n_rows),
             Op::Route(op) => self.route(op, n_rows),
             Op::ExpertFfn(_) | Op::ExpertUp(_) | Op::ExpertDown(_) => {
                 unreachable!("expert plans go to submit_experts")

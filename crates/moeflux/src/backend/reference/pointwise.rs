@@ -4,7 +4,7 @@
 
 use super::{ReferenceBackend, dot, sigmoid, silu, widened};
 use crate::ops::{Add, Batch, L2Norm, RmsNorm, Rope, SelectRows, SwiGlu};
-use crate::spec::Pairing;
+use crate::spec::{GateFunction, Pairing};
 
 /// Factor inside gpt_oss's sigmoid.
 const LIMITED_SIGMOID_FACTOR: f64 = 1.702;
@@ -18,19 +18,24 @@ impl ReferenceBackend {
     }
 
     pub(super) fn rms_norm(&mut self, op: &RmsNorm, n_rows: usize) {
-        let gain = widened(self.weights.vector(op.gain));
+        let gains = widened(self.weights.vector(op.gain.vector()));
         for row_idx in 0..n_rows {
             for head_idx in 0..op.x.n_heads {
                 let x = self.head(&op.x, row_idx, head_idx);
                 let mean_square = dot(&x, &x) / x.len() as f64;
                 let root = (mean_square + f64::from(op.epsilon)).sqrt();
+                let gain = &gains[op.gain.first_of(head_idx, x.len())..][..x.len()];
                 let factors = match &op.gate {
                     None => vec![1.0; x.len()],
                     Some(gate) => {
-                        self.head(gate, row_idx, head_idx).into_iter().map(silu).collect()
+                        let function = match gate.function {
+                            GateFunction::Silu => silu,
+                            GateFunction::Sigmoid => sigmoid,
+                        };
+                        self.head(&gate.x, row_idx, head_idx).into_iter().map(function).collect()
                     }
                 };
-                let normed = x.iter().zip(&gain).map(|(x, gain)| x / root * gain);
+                let normed = x.iter().zip(gain).map(|(x, gain)| x / root * gain);
                 let out: Vec<f64> = normed.zip(&factors).map(|(x, factor)| x * factor).collect();
                 self.set_head(&op.out, row_idx, head_idx, &out);
             }
@@ -117,21 +122,29 @@ pub(super) fn swiglu(gate: &[f64], up: &[f64], limit: Option<f32>) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::backend::reference::fixture::{Fixture, assert_close};
-    use crate::ops::Op;
+    use crate::ops::{Gain, NormGate, Op};
 
     #[test]
     fn rms_norm_per_head_with_gate() {
         let mut fixture = Fixture::default();
         let x = fixture.input("x", &[&[1.0, 7.0, 30.0, 40.0]]).split(2);
         let gate = fixture.input("gate", &[&[0.0, 1.0, -1.0, 2.0]]).split(2);
-        let gain = fixture.vector(&[1.0, 2.0]);
+        let gain = Gain::Shared(fixture.vector(&[1.0, 2.0]));
         // Mean squares 25 and 1250: roots 5 and 35.355.
         let plain = RmsNorm { x, gain, gate: None, out: x, epsilon: 0.0 };
         let rows = fixture.run(Op::RmsNorm(plain.clone()), x);
         assert_close(&rows[0], &[0.2, 2.8, 0.848_528, 2.262_742]);
         // silu: 0, 0.731059, -0.268941, 1.761594.
-        let rows = fixture.run(Op::RmsNorm(RmsNorm { gate: Some(gate), ..plain }), x);
+        let silu = Some(NormGate { x: gate, function: GateFunction::Silu });
+        let rows = fixture.run(Op::RmsNorm(RmsNorm { gate: silu, ..plain }), x);
         assert_close(&rows[0], &[0.0, 2.046_964, -0.228_204, 3.986_033]);
+        // sigmoid: 0.5, 0.731059, 0.268941, 0.880797.
+        let sigmoid = Some(NormGate { x: gate, function: GateFunction::Sigmoid });
+        let rows = fixture.run(Op::RmsNorm(RmsNorm { gate: sigmoid, ..plain }), x);
+        assert_close(&rows[0], &[0.1, 2.046_964, 0.228_204, 1.993_016]);
+        let gain = Gain::PerHead(fixture.vector(&[1.0, 2.0, 10.0, 100.0]));
+        let rows = fixture.run(Op::RmsNorm(RmsNorm { gain, ..plain }), x);
+        assert_close(&rows[0], &[0.2, 2.8, 8.485_281, 113.137_085]);
         // Epsilon stands inside the root: 25 + 11 = 36.
         let rows = fixture.run(Op::RmsNorm(RmsNorm { epsilon: 11.0, ..plain }), x);
         assert_close(&rows[0][..2], &[1.0 / 6.0, 14.0 / 6.0]);

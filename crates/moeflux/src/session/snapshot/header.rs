@@ -138,8 +138,8 @@ fn geometry(layers: &[LayerState]) -> Vec<u8> {
         let (kind, numbers) = match *layer {
             LayerState::KeyValue { n_heads, k_cols, v_cols } => (0_u32, [k_cols, v_cols, n_heads]),
             LayerState::Latent { latent_cols, rope_cols } => (1, [latent_cols, rope_cols, 0]),
-            LayerState::Recurrent { conv_rows, conv_cols, delta_values } => {
-                (2, [conv_rows, conv_cols, delta_values])
+            LayerState::Recurrent { conv_values, delta_values } => {
+                (3, [conv_values, delta_values, 0])
             }
         };
         bytes.extend_from_slice(&kind.to_le_bytes());

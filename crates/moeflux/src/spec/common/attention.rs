@@ -3,7 +3,9 @@
 use crate::error::Result;
 use crate::spec::common::rope::{self, RopeDefaults};
 use crate::spec::config::CheckedConfig;
-use crate::spec::{AttentionBias, AttentionSpec, GatedDeltaSpec, HeadOrder, Pairing, QkNorm};
+use crate::spec::{
+    AttentionBias, AttentionSpec, GateFunction, GatedDeltaSpec, HeadOrder, Pairing, QkNorm,
+};
 
 /// Upper bound on taps of a convolution: known models have 4, and each tap is a row of state.
 const N_TAPS_MAX: usize = 64;
@@ -74,6 +76,6 @@ pub(in crate::spec) fn gated_delta(config: &CheckedConfig<'_>) -> Result<GatedDe
         let expected = format!("at most {N_TAPS_MAX} taps");
         return Err(config.text.wrong("linear_conv_kernel_dim", &expected));
     }
-    let order = HeadOrder::Grouped;
-    Ok(GatedDeltaSpec { n_k_heads, n_v_heads, k_dim, v_dim, n_taps, order })
+    let (order, gate) = (HeadOrder::Grouped, GateFunction::Silu);
+    Ok(GatedDeltaSpec { n_k_heads, n_v_heads, k_dim, v_dim, n_taps, order, gate })
 }

@@ -67,6 +67,7 @@ impl CommonConfig {
         ModelSpec {
             family,
             hidden: self.hidden,
+            streams: None,
             vocab: self.vocab,
             context_max: self.context_max,
             context_limit: ContextLimit::Model,

@@ -9,6 +9,7 @@ mod mixtral;
 mod gpt_oss;
 mod qwen3_next;
 mod qwen3_5_moe;
+mod qwen4_exp;
 mod dense;
 mod deepseek_v3;
 mod glm4_moe;
@@ -26,10 +27,11 @@ use crate::spec::{Family, FfnSpec, LayerSpec, ModelSpec};
 const EXPERT_VALUES_MAX: u128 = 1 << 60;
 
 /// Additional `model_type` names of language models.
-const OTHER_NAMES: [(&str, Family); 3] = [
+const OTHER_NAMES: [(&str, Family); 4] = [
     ("qwen3_5_moe_text", Family::Qwen35Moe),
     ("qwen3_vl_moe_text", Family::Qwen3VlMoe),
     ("qwen3_5_text", Family::Qwen35),
+    ("qwen4_exp_text", Family::Qwen4Exp),
 ];
 
 impl Family {
@@ -46,6 +48,7 @@ impl Family {
             Self::Qwen3Next => qwen3_next::parse(config),
             Self::Qwen35Moe => qwen3_5_moe::parse(config),
             Self::Qwen35 => qwen3_5_moe::parse_dense(config),
+            Self::Qwen4Exp => qwen4_exp::parse(config),
             Self::Qwen2 | Self::Qwen3 | Self::Llama => dense::parse(config, self),
             Self::DeepseekV3
             | Self::KimiK2

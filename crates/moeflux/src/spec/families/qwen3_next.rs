@@ -33,7 +33,7 @@ pub(super) fn mixers(config: &CheckedConfig<'_>, common: &CommonConfig) -> Resul
     };
     let full = MixerSpec::Attention(attention(config, &traits, common.hidden)?);
     let linear = MixerSpec::GatedDelta(gated_delta(config)?);
-    let is_full = config.is_full_attention(common.n_layers)?;
+    let is_full = config.is_full_attention(common.n_layers, &["full_attention"])?;
     let mixer = |is_full| if is_full { full.clone() } else { linear.clone() };
     Ok(is_full.into_iter().map(mixer).collect())
 }

@@ -45,6 +45,7 @@ impl Family {
             Self::Qwen2 => "qwen2",
             Self::Qwen3 => "qwen3",
             Self::Qwen35 => "qwen35",
+            Self::Qwen4Exp => "qwen4exp",
         }
     }
 
@@ -58,7 +59,7 @@ impl Family {
             | Self::Qwen2Moe
             | Self::Qwen2
             | Self::Qwen3 => "qwen2",
-            Self::Qwen35Moe | Self::Qwen35 => "qwen35",
+            Self::Qwen35Moe | Self::Qwen35 | Self::Qwen4Exp => "qwen35",
             Self::Llama => "llama-bpe",
             Self::DeepseekV3 | Self::DeepseekV32 => "deepseek-v3",
             Self::KimiK2 | Self::KimiK25 => "kimi-k2",

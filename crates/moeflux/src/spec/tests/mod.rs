@@ -4,6 +4,7 @@ mod families;
 mod dense;
 mod refused;
 mod rope;
+mod qwen4_exp;
 
 use std::path::Path;
 
@@ -442,7 +443,7 @@ fn damaged_configs_never_panic_and_accepted_ones_are_sound() {
     let mut damager = ConfigDamager(0x5eed_0002);
     let (mut n_accepted, mut n_refused) = (0, 0);
     for nth in 0..12_000 {
-        let texts = [QWEN3, QWEN35, DEEPSEEK, QWEN3_NEXT, GLM4];
+        let texts = [QWEN3, QWEN35, DEEPSEEK, QWEN3_NEXT, GLM4, qwen4_exp::QWEN4];
         let mut config: Value = serde_json::from_str(texts[nth % texts.len()]).unwrap();
         for _ in 0..=damager.below(3) {
             damager.damage(&mut config);

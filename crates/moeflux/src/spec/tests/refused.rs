@@ -6,7 +6,7 @@ use super::{ABSENT, DEEPSEEK, QWEN3, QWEN3_NEXT, QWEN35, parse, with};
 
 /// Changes one key of a config and expects a message that contains all of `expected`.
 #[track_caller]
-fn refuses(text: &str, key: &str, value: Value, expected: &[&str]) {
+pub(super) fn refuses(text: &str, key: &str, value: Value, expected: &[&str]) {
     let message = parse(&with(text, key, value)).unwrap_err().to_string();
     for part in ["config.json", key.rsplit('.').next().unwrap()].iter().chain(expected) {
         assert!(message.contains(part), "`{message}` does not say `{part}`");

@@ -112,7 +112,8 @@ fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(Skip
     if name.ends_with(".rotary_emb.inv_freq") {
         return Some((SkipReason::Derived, "*.rotary_emb.inv_freq".to_owned()));
     }
-    let has_indexer = matches!(spec.family, Family::GlmMoeDsa | Family::DeepseekV32);
+    let has_indexer =
+        matches!(spec.family, Family::GlmMoeDsa | Family::DeepseekV32 | Family::Qwen4Exp);
     if has_indexer && name.contains(".self_attn.indexer.") {
         return Some((SkipReason::Indexer, "*.self_attn.indexer.*".to_owned()));
     }

@@ -435,7 +435,7 @@ fn check_fp8_rows(base: &str, layout: &MatrixLayout, rows: &[Range<usize>]) -> R
     ))
 }
 
-/// Returns how gains of norms are stored. Three families centre their norms on zero. Conversion by
+/// Returns how gains of norms are stored. Some families centre their norms on zero. Conversion by
 /// mlx-lm has added the 1; it also transposed the convolutions from `[channels, 1, taps]` to
 /// `[channels, taps, 1]`, which reveals it. A packed folder states which it is.
 fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
@@ -448,7 +448,11 @@ fn norms_of(spec: &ModelSpec, checkpoint: &Checkpoint) -> Norms {
     }
     // Converters to GGUF add the 1.
     let has_one = checkpoint.gguf.is_some();
-    if has_one || !matches!(spec.family, Family::Qwen3Next | Family::Qwen35Moe | Family::Qwen35) {
+    let is_centred = matches!(
+        spec.family,
+        Family::Qwen3Next | Family::Qwen35Moe | Family::Qwen35 | Family::Qwen4Exp
+    );
+    if has_one || !is_centred {
         return Norms::Plain;
     }
     let convolutions = tensors.iter().filter(|(name, entry)| {

@@ -398,7 +398,10 @@ pub(crate) fn params_of_mlx(
     default: QuantParams,
 ) -> Option<QuantParams> {
     let is_router = base.ends_with(".mlp.gate");
-    let is_qwen = matches!(family, Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe);
+    let is_qwen = matches!(
+        family,
+        Family::Qwen3Moe | Family::Qwen3Next | Family::Qwen35Moe | Family::Qwen4Exp
+    );
     let params = match (is_router || base.ends_with(".shared_expert_gate"), is_qwen) {
         (true, true) => QuantParams { bits: 8, group: 64 },
         (true, false) => return None,

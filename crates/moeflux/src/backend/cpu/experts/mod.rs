@@ -312,9 +312,10 @@ impl PlanExecutor {
 
     pub(super) fn combine(&mut self, op: &Combine, n_rows: usize) {
         let reads = [Some(op.sum), op.shared, op.shared_gate];
-        let mut out = self.take_in_place((&op.residual, &op.out), &reads, n_rows);
+        let base = op.residual.unwrap_or(op.out);
+        let mut out = self.take_in_place((&base, &op.out), &reads, n_rows);
         let inputs = self.inputs(op.out.buffer);
-        let residual = InPlaceSource::new(inputs, &op.residual, &op.out);
+        let residual = InPlaceSource::new(inputs, &base, &op.out);
         let (table, routes) = (self.common.table, &self.routes);
         let ExpertScratch { partials, n_summed, .. } = &self.experts;
         let are_summed = *n_summed == routes.experts.len();
@@ -323,7 +324,10 @@ impl PlanExecutor {
             RowParts::columns(&op.out, COLS_PER_PART).with_cost(COLS_PER_PART * (top_k + 2));
         self.common.split.parts(&mut out, n_rows, &parts, &|row_idx, part_idx, out| {
             let (first_col, row_len) = (part_idx * COLS_PER_PART, out.len());
-            residual.copy_into((row_idx, 0, first_col), out);
+            match op.residual {
+                Some(_) => residual.copy_into((row_idx, 0, first_col), out),
+                None => out.fill(0.0),
+            }
             let shared = op.shared.map(|shared| {
                 let mut gate = [1.0];
                 if let Some(shared_gate) = &op.shared_gate {
