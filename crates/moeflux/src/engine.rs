@@ -142,9 +142,7 @@ impl Engine {
         }
         let is_streaming = matches!(layout.placement, Placement::Streaming { .. });
         let page_caching = if is_streaming { PageCaching::Dropped } else { PageCaching::Kept };
-        let sums =
-            if config.streaming.checks_sums { CheckpointSums::of(&checkpoint)? } else { None };
-        let sums = sums.map(Arc::new);
+        let sums = sums_of(config, &checkpoint)?;
         let Blueprint { spec, plan, manifest, .. } = blueprint;
         let mut watch = combined_progress(&layout, &manifest, watch);
         let weights =
@@ -469,6 +467,12 @@ impl EngineSpec for Engine {
     fn spec(&self) -> &ModelSpec {
         &self.runtime.model().spec
     }
+}
+
+/// Returns the checksums that reads are compared with.
+fn sums_of(config: &EngineConfig, checkpoint: &Checkpoint) -> Result<Option<Arc<CheckpointSums>>> {
+    let sums = if config.streaming.checks_sums { CheckpointSums::of(checkpoint)? } else { None };
+    Ok(sums.map(Arc::new))
 }
 
 /// Returns the ranks that run the model together, if there are several.

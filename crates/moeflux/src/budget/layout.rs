@@ -188,23 +188,12 @@ impl MemoryLayout {
     /// As [`MemoryLayout::new`].
     pub fn on(host: Host, blueprint: &Blueprint, config: &EngineConfig) -> Result<Self> {
         let Host { program_bytes, available_bytes } = host;
-        let (manifest, plan) = (&blueprint.manifest, &blueprint.plan);
+        let plan = &blueprint.plan;
         let (state, streaming) = (&plan.state, &config.streaming);
         let experts = expert_needs(blueprint);
         let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
         let per_position = state.bytes_per_position(kv_kind(config));
-        let n_kept = positions_in_pages(streaming.context) as u64;
-        let needs = |n_rows: usize| FixedNeeds {
-            program_bytes,
-            beside_bytes: streaming.beside_bytes,
-            table_bytes: table_bytes(blueprint, n_rows, ROW_CACHE_BYTES),
-            resident_bytes: manifest.resident_bytes(),
-            workspace_bytes: step_bytes(plan.workspace.bytes(n_rows))
-                + exchanged_bytes(blueprint, n_rows),
-            // The data to undo a failed step is as large as the fixed state.
-            session_bytes: 2 * state.fixed_bytes() + per_position * n_kept,
-            n_positions: streaming.context,
-        };
+        let needs = |n_rows| fixed_needs(blueprint, config, (program_bytes, n_rows));
         let room_bytes = device_room(config, limit_bytes, program_bytes);
         let device_bytes =
             |needs: &FixedNeeds| room_bytes.map(|room| room.saturating_sub(needs.model_bytes()));
@@ -230,14 +219,12 @@ impl MemoryLayout {
         };
         let placement = at_most(streaming.n_slots_max, &experts).unwrap_or(in_memory);
         let [expert_bytes, far_expert_bytes] = experts_of(placement, &experts);
-        // A table is in memory where it fits beside all experts, as whole as these.
-        let whole_bytes = table_bytes(blueprint, n_rows_max, u64::MAX);
-        let with_tables = FixedNeeds { table_bytes: whole_bytes, ..needs };
-        let is_whole = placement == Placement::Resident
-            && config.device.is_none()
-            && with_tables.bytes().saturating_add(expert_bytes) <= limit_bytes;
-        let row_cache_bytes = if is_whole { u64::MAX } else { ROW_CACHE_BYTES };
-        let needs = if is_whole { with_tables } else { needs };
+        let room_beside_experts = match (placement, &config.device) {
+            (Placement::Resident, None) => limit_bytes.saturating_sub(expert_bytes),
+            _ => 0,
+        };
+        let (needs, row_cache_bytes) =
+            with_tables(blueprint, (needs, n_rows_max), room_beside_experts);
         if streaming.budget != Budget::Auto {
             let needed_bytes =
                 needed_host_bytes(placement, &needs.of_host(host_budget), expert_bytes);
@@ -305,6 +292,42 @@ fn exchanged_bytes(blueprint: &Blueprint, n_rows: usize) -> u64 {
     });
     let n_values = values_of_row.max().unwrap_or(0) * n_rows;
     (2 * n_values * size_of::<f32>()) as u64
+}
+
+/// Returns the needs of a process of `program_bytes` with steps of `n_rows` rows, if most rows of
+/// tables stay on the drive.
+fn fixed_needs(
+    blueprint: &Blueprint,
+    config: &EngineConfig,
+    (program_bytes, n_rows): (u64, usize),
+) -> FixedNeeds {
+    let Blueprint { manifest, plan, .. } = blueprint;
+    let streaming = &config.streaming;
+    let n_kept = positions_in_pages(streaming.context) as u64;
+    let kept_bytes = plan.state.bytes_per_position(kv_kind(config)) * n_kept;
+    FixedNeeds {
+        program_bytes,
+        beside_bytes: streaming.beside_bytes,
+        table_bytes: table_bytes(blueprint, n_rows, ROW_CACHE_BYTES),
+        resident_bytes: manifest.resident_bytes(),
+        workspace_bytes: step_bytes(plan.workspace.bytes(n_rows))
+            + exchanged_bytes(blueprint, n_rows),
+        // The data to undo a failed step is as large as the fixed state.
+        session_bytes: 2 * plan.state.fixed_bytes() + kept_bytes,
+        n_positions: streaming.context,
+    }
+}
+
+/// Returns the needs, and the bytes for rows that stay in memory: of whole tables, if these fit
+/// beside all experts into `room_bytes`.
+fn with_tables(
+    blueprint: &Blueprint,
+    (needs, n_rows): (FixedNeeds, usize),
+    room_bytes: u64,
+) -> (FixedNeeds, u64) {
+    let table_bytes = table_bytes(blueprint, n_rows, u64::MAX);
+    let whole = FixedNeeds { table_bytes, ..needs };
+    if whole.bytes() <= room_bytes { (whole, u64::MAX) } else { (needs, ROW_CACHE_BYTES) }
 }
 
 /// Returns the bytes for rows of tables: those that stay in memory, and those of one step, which are

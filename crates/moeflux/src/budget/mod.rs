@@ -92,13 +92,13 @@ impl FixedNeeds {
     /// Returns the total.
     #[must_use]
     pub(crate) fn bytes(&self) -> u64 {
-        self.host_bytes() + self.model_bytes()
+        self.host_bytes().saturating_add(self.model_bytes())
     }
 
     /// Returns the bytes needed in host memory wherever the model is computed.
     #[must_use]
     pub(crate) fn host_bytes(&self) -> u64 {
-        self.program_bytes + self.beside_bytes + self.table_bytes
+        (self.program_bytes + self.beside_bytes).saturating_add(self.table_bytes)
     }
 
     /// Returns the bytes needed where the model is computed.
