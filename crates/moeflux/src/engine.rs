@@ -546,6 +546,7 @@ fn slot_lender(
     // A configured length of steps is kept.
     let prompts = config.n_rows_max.is_none().then(|| PromptTerms {
         workspace: plan.workspace.clone(),
+        table_bytes_per_row: plan.table_bytes_per_row(),
         n_rows: layout.n_rows_max,
         n_slots_min: n_slots_min.max(n_slots_of_prompt(spec)),
         n_experts: stats.n_experts,

@@ -97,9 +97,6 @@ const N_ROWS_STREAMING_MAX: usize = 4096;
 /// n-grams, so that more would hardly save reads.
 const ROW_CACHE_BYTES: u64 = 32 << 20;
 
-/// Lists of the numbers of a step's rows: as needed, asked for, wanted, unread, in jobs.
-const N_ROW_NUMBERS: usize = 6;
-
 /// Lower bound on rows: fewer save no significant memory.
 const N_ROWS_LEAST: usize = 32;
 
@@ -337,14 +334,7 @@ fn table_bytes(blueprint: &Blueprint, n_rows: usize, cache_bytes: u64) -> u64 {
     if manifest.tables.is_empty() {
         return 0;
     }
-    let lookups = plan.layers.iter().filter_map(|layer| layer.lookup.as_ref());
-    let of_row = lookups.map(|lookup| {
-        let n_values = lookup.out.end_col();
-        let stored_bytes = lookup.hash.n_heads() * manifest.table(lookup.table).row_bytes();
-        let number_bytes = N_ROW_NUMBERS * lookup.hash.n_heads() * size_of::<u64>();
-        n_values * size_of::<f32>() + stored_bytes + number_bytes
-    });
-    let step_bytes = of_row.max().unwrap_or(0) as u64 * n_rows as u64;
+    let step_bytes = plan.table_bytes_per_row() * n_rows as u64;
     RowReader::memory_bytes(&manifest.tables, cache_bytes).saturating_add(step_bytes)
 }
 

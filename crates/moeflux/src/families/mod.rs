@@ -50,6 +50,27 @@ impl ModelPlan {
         let lookups = self.layers.iter().filter_map(|layer| layer.lookup.as_ref());
         lookups.map(|lookup| lookup.hash.n_earlier()).max().unwrap_or(0)
     }
+
+    /// Returns the bytes for the rows of tables of one row of a step: see
+    /// [`TableLookup::bytes_per_row`].
+    #[must_use]
+    pub fn table_bytes_per_row(&self) -> u64 {
+        let lookups = self.layers.iter().filter_map(|layer| layer.lookup.as_ref());
+        lookups.map(TableLookup::bytes_per_row).max().unwrap_or(0)
+    }
+}
+
+impl TableLookup {
+    /// Lists of the numbers of a step's rows: as needed, asked for, wanted, unread, in jobs.
+    const N_LISTS: usize = 6;
+
+    /// Returns an upper bound on the bytes for the rows of one row of a step, beside its workspace:
+    /// as stored, as values, and their numbers.
+    #[must_use]
+    pub fn bytes_per_row(&self) -> u64 {
+        let value_bytes = 2 * self.out.end_col() * size_of::<f32>();
+        (value_bytes + Self::N_LISTS * self.hash.n_heads() * size_of::<u64>()) as u64
+    }
 }
 
 /// One decoder layer. In a sparse layer, routing separates `mixer` from the rest.

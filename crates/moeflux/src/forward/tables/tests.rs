@@ -304,7 +304,7 @@ fn lasting_faults_concern_the_sessions_that_need_the_row() {
         let [mut first, mut second] = [(); 2].map(|()| engine.session(64).unwrap());
         let mut feeds = [
             Feed::prompt(&mut first, &tokens[..1]).wanting(Wanted::Last),
-            Feed::prompt(&mut second, &tokens[..6]).wanting(Wanted::Last),
+            Feed::prompt(&mut second, &tokens[..5]).wanting(Wanted::Last),
         ];
         let mut output = StepOutput::default();
         step(&mut feeds, &mut output).unwrap();
