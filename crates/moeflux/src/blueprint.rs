@@ -146,6 +146,17 @@ impl Blueprint {
         per_bank.sum()
     }
 
+    /// Returns how many rows of tables a token needs, and their bytes as stored.
+    #[must_use]
+    pub fn rows_per_token(&self) -> (usize, u64) {
+        let lookups = self.plan.layers.iter().filter_map(|layer| layer.lookup.as_ref());
+        lookups.fold((0, 0), |(n_rows, n_bytes), lookup| {
+            let n_heads = lookup.hash.n_heads();
+            let row_bytes = self.manifest.table(lookup.table).row_bytes();
+            (n_rows + n_heads, n_bytes + (n_heads * row_bytes) as u64)
+        })
+    }
+
     /// Returns a hash of the files' headers and the model's geometry, known before any weight is
     /// read. It also depends on the names of the spec's fields: a version that renames them refuses
     /// older saved states, which is safe.

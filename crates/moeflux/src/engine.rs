@@ -20,10 +20,10 @@ use crate::budget::{
     n_slots_of_prompt,
 };
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
+use crate::drives::{drives, open_tables};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
     Drives, ExpertStream, MappedSlots, ReadPurpose, StreamConfig, StreamModel, StreamStats,
-    choose_way,
 };
 use crate::experts::trace::TraceWriter;
 use crate::experts::{
@@ -38,12 +38,10 @@ use crate::opening::{
     AgreedLimits, DescribedModel, combined_progress, describe, fingerprint, handshake,
 };
 use crate::ranks::{Hello, LeaderBackend, LinkStats, SharedLink};
+use crate::rows::RowStats;
 use crate::session::{LongerSteps, Runtime, Session, Snapshot, SnapshotHeader, identity};
 use crate::spec::{MixerSpec, ModelSpec};
 use crate::weights::{self, ExpertLayout, Manifest, PageCaching, Progress, Weights};
-
-/// Time in which the two ways of reading are compared.
-pub const PROBE_TIME: Duration = Duration::from_millis(1600);
 
 /// Factor on the timeout of ranks while they load a model.
 const LOAD_TIMEOUT_FACTOR: u32 = 20;
@@ -144,9 +142,7 @@ impl Engine {
         }
         let is_streaming = matches!(layout.placement, Placement::Streaming { .. });
         let page_caching = if is_streaming { PageCaching::Dropped } else { PageCaching::Kept };
-        let sums =
-            if config.streaming.checks_sums { CheckpointSums::of(&checkpoint)? } else { None };
-        let sums = sums.map(Arc::new);
+        let sums = sums_of(config, &checkpoint)?;
         let Blueprint { spec, plan, manifest, .. } = blueprint;
         let mut watch = combined_progress(&layout, &manifest, watch);
         let weights =
@@ -188,6 +184,7 @@ impl Engine {
                 Experts::Streaming(Box::new(stream))
             }
         };
+        let tables = open_tables(config, (&checkpoint, &manifest), &layout)?;
         // Bytes read before a change and bytes read after it do not make one model.
         mirror.check_unchanged(&checkpoint)?;
         let expert_bytes = expert_bytes(&manifest, spec.layers.len());
@@ -200,6 +197,7 @@ impl Engine {
         let runtime = Runtime::new(model, backend, experts)
             .with_session_bytes(layout.session_room_bytes)
             .with_lender(lender)
+            .with_tables(tables)
             .with_group(group);
         Ok(Self {
             dir: dir.to_owned(),
@@ -403,6 +401,12 @@ impl Engine {
         self.runtime.stream_stats()
     }
 
+    /// Returns statistics of rows of tables; `None` if the model has no tables.
+    #[must_use]
+    pub fn row_stats(&self) -> Option<RowStats> {
+        self.runtime.row_stats()
+    }
+
     /// Returns the routed experts of each layer with their uses, none where a device finds experts
     /// itself; and if experts are streamed, the times of the last step of an answer.
     #[must_use]
@@ -445,6 +449,14 @@ impl Engine {
     }
 }
 
+#[cfg(test)]
+impl Engine {
+    /// Returns the state that all sessions share.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+}
+
 /// Details of an engine that programs do not need.
 pub trait EngineSpec {
     /// Shapes and constants.
@@ -457,27 +469,10 @@ impl EngineSpec for Engine {
     }
 }
 
-/// Opens the drives that experts are read from.
-fn drives(
-    config: &EngineConfig,
-    (checkpoint, manifest): (&Checkpoint, &Manifest),
-    read_for: ReadPurpose,
-) -> Result<Drives> {
-    let StreamingConfig { way, drives, mirror, .. } = &config.streaming;
-    if let Some(maker) = drives {
-        return maker.open(checkpoint, read_for);
-    }
-    let caching = match way {
-        _ if read_for == ReadPurpose::Memory => {
-            return Drives::open(checkpoint, Caching::PageCache, None);
-        }
-        ReadWay::Direct => Caching::Direct,
-        ReadWay::PageCache => Caching::PageCache,
-        // The page cache drops what was read longest ago: the layer that is needed next.
-        ReadWay::Measured if manifest.is_read_in_turn() => Caching::Direct,
-        ReadWay::Measured => choose_way(checkpoint, PROBE_TIME)?,
-    };
-    Drives::open(checkpoint, caching, mirror.as_deref())
+/// Returns the checksums that reads are compared with.
+fn sums_of(config: &EngineConfig, checkpoint: &Checkpoint) -> Result<Option<Arc<CheckpointSums>>> {
+    let sums = if config.streaming.checks_sums { CheckpointSums::of(checkpoint)? } else { None };
+    Ok(sums.map(Arc::new))
 }
 
 /// Returns the ranks that run the model together, if there are several.
@@ -551,6 +546,7 @@ fn slot_lender(
     // A configured length of steps is kept.
     let prompts = config.n_rows_max.is_none().then(|| PromptTerms {
         workspace: plan.workspace.clone(),
+        table_bytes_per_row: plan.table_bytes_per_row(),
         n_rows: layout.n_rows_max,
         n_slots_min: n_slots_min.max(n_slots_of_prompt(spec)),
         n_experts: stats.n_experts,

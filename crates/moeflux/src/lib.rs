@@ -46,7 +46,6 @@ mod weights;
 // Routed experts as a layer asks for them: in memory, or streamed from drives.
 mod experts;
 // Rows of tables on drives: `ngrams` names those that a token needs.
-#[cfg_attr(not(test), expect(dead_code, reason = "no family has such a table yet"))]
 mod rows;
 // The vocabulary of plans.
 mod ops;
@@ -71,6 +70,8 @@ mod text;
 mod config;
 // How memory is divided.
 mod budget;
+// The drives of an engine.
+mod drives;
 // A sequence of tokens: the `rows` of a step, the `runtime` of all sessions, `snapshot`.
 mod session;
 // One answer, token by token.
@@ -132,6 +133,7 @@ pub mod stats {
     pub use crate::experts::stream::StreamStats;
     pub use crate::experts::{LayerExperts, LayerTime, RestStats, StepTimes};
     pub use crate::ranks::LinkStats;
+    pub use crate::rows::RowStats;
 }
 
 /// Clocks, real and simulated: tests control the time.

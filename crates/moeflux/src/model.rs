@@ -114,6 +114,15 @@ impl Model {
     }
 }
 
+#[cfg(test)]
+impl Model {
+    /// Returns the model with a changed blueprint.
+    pub(crate) fn changed(mut self, change: impl FnOnce(&mut Blueprint, &Checkpoint)) -> Self {
+        change(&mut self.blueprint, &self.checkpoint);
+        self
+    }
+}
+
 /// Details of a model that programs do not need.
 pub trait Headers {
     /// Returns shapes and constants.

@@ -190,7 +190,8 @@ pub(crate) fn fingerprint(
         hash.write(bytemuck::cast_slice(weights.vector(VectorId(vector_idx))));
     }
     let samples = weights::expert_samples(manifest, checkpoint, FINGERPRINT_BYTES)?;
-    samples.iter().for_each(|sample| hash.write(sample));
+    let of_tables = weights::table_samples(manifest, checkpoint)?;
+    samples.iter().chain(&of_tables).for_each(|sample| hash.write(sample));
     Ok(hash.finish())
 }
 

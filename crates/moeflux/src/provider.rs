@@ -28,10 +28,11 @@ pub mod format {
         FileSums, Gguf, GgufHeader, GgufHeaderError, HeaderTensor, Metadata, MetadataValue,
         NewGguf, NewPairs, NewTensor, NewValue, NpyWriter, PACK_JOURNAL, PACK_METADATA,
         PACK_SUMS_NAME, PackSums, PackedBank, PackedFile, PackedFolder, PackedKind, PackedMatrix,
-        PackedNorms, PackedRole, PackedSpread, ParseError, RECORD_ALIGN, RawConfig, SUMS_FILE_NAME,
-        SafetensorsHeader, ShardFile, ShardIndex, SumTable, SumUnit, SumsDocument, TensorEntry,
-        TensorUnit, gguf_at, new_gguf, new_header, new_index, packed_metadata, parse_gguf,
-        parse_header, parse_index, parse_json, parse_packed, read_file, tensor_units, write_json,
+        PackedNorms, PackedRole, PackedRows, PackedSpread, ParseError, RECORD_ALIGN, RawConfig,
+        SUMS_FILE_NAME, SafetensorsHeader, ShardFile, ShardIndex, SumTable, SumUnit, SumsDocument,
+        TensorEntry, TensorUnit, gguf_at, new_gguf, new_header, new_index, packed_metadata,
+        parse_gguf, parse_header, parse_index, parse_json, parse_packed, read_file, tensor_units,
+        write_json,
     };
 }
 
@@ -99,7 +100,7 @@ pub mod experts {
 
 /// Rows of tables that are read from drives.
 pub mod rows {
-    pub use crate::rows::RowStats;
+    pub use crate::rows::{NgramHash, RowStats};
 }
 
 /// The operations of a plan.
@@ -140,7 +141,7 @@ pub mod backend {
 
 /// Plans of a model.
 pub mod families {
-    pub use crate::families::{LayerPlan, ModelPlan, MoePlan, ShardedExperts};
+    pub use crate::families::{LayerPlan, ModelPlan, MoePlan, ShardedExperts, TableLookup};
 }
 
 /// Everything that headers say about a model.
@@ -259,5 +260,6 @@ pub mod generate {
 
 /// A model that is ready to run.
 pub mod engine {
-    pub use crate::engine::{Engine, EngineSpec, PROBE_TIME, kernels_named};
+    pub use crate::drives::PROBE_TIME;
+    pub use crate::engine::{Engine, EngineSpec, kernels_named};
 }

@@ -1,5 +1,6 @@
 //! The time of an answer, and the use of memory.
 
+pub(crate) mod rows;
 pub(crate) mod streaming;
 pub(crate) mod tiers;
 
@@ -149,6 +150,9 @@ impl GenerateStats {
         if let Some(stream) = engine.stream_stats() {
             stats["streaming"] = streaming::json(&stream);
         }
+        if let Some(row_stats) = engine.row_stats() {
+            stats["table_rows"] = rows::json(&row_stats);
+        }
         if let Some(rest) = engine.rest_stats() {
             stats["rest"] = json!({
                 "experts": rest.n_experts,
@@ -216,6 +220,9 @@ impl GenerateStats {
         }
         for line in engine.stream_stats().iter().flat_map(streaming::lines) {
             print_labelled(&line);
+        }
+        if let Some(row_stats) = engine.row_stats() {
+            print_labelled(&rows::line(&row_stats));
         }
         for line in self.rank_times(engine, hosts).iter().flat_map(RankBreakdown::lines) {
             print::stderr_line(&line);

@@ -222,6 +222,14 @@ impl Backend for GpuBackend {
         self.gpu.check()
     }
 
+    fn write_rows(&mut self, buffer: BufferId, values: &[f32]) -> Result<()> {
+        // Commands that were recorded before read what the rows were before.
+        self.flush_all();
+        self.memory.workspace.write_rows(&self.gpu, buffer, values);
+        self.outputs.discard();
+        self.gpu.check()
+    }
+
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
         self.read_output(buffer, row_idx, target)
     }

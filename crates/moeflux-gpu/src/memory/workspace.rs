@@ -140,6 +140,19 @@ impl DeviceWorkspace {
         Ok(())
     }
 
+    /// Writes the first rows of a buffer before the next submission: `[n_rows, n_cols]`.
+    pub(crate) fn write_rows(&self, gpu: &Gpu, buffer: BufferId, values: &[f32]) {
+        let activation = self.activation(buffer);
+        let row_stride = activation.row_stride as usize;
+        // Rows without padding follow one another.
+        let is_dense = row_stride == activation.n_cols;
+        let n_at_once = if is_dense { values.len().max(1) } else { activation.n_cols };
+        for (idx, values) in values.chunks(n_at_once).enumerate() {
+            let first = u64::from(activation.first) + (idx * row_stride) as u64;
+            gpu.queue().write_buffer(&self.buffer, 4 * first, bytemuck::cast_slice(values));
+        }
+    }
+
     /// Returns a larger buffer, if assigned places exceed the current one.
     pub(crate) fn grown(&self, gpu: &Gpu) -> Result<Option<wgpu::Buffer>> {
         let needed_bytes = self.n_values * 4;

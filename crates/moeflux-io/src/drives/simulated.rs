@@ -90,22 +90,24 @@ impl Faults {
     pub const AWAY_REGION_BYTES: u64 = 1 << 20;
 }
 
-/// Replaces the faults of a drive that other code owns by now. Reads in flight are subject to the
-/// new ones.
+/// Replaces the faults of drives that other code owns by now. Reads in flight are subject to the new
+/// ones.
 #[derive(Clone, Debug, Default)]
 pub struct FaultSwitch(Arc<Mutex<SwitchState>>);
 
 #[derive(Debug, Default)]
 struct SwitchState {
-    /// Not yet taken over by the drive.
+    /// The last ones that were set, and how often some were.
     faults: Option<Faults>,
+    n_set: u64,
     n_reads: u64,
 }
 
 impl FaultSwitch {
     /// Sets the faults, from the next read on, which is number 0.
     pub fn set(&self, faults: Faults) {
-        *self.lock() = SwitchState { faults: Some(faults), n_reads: 0 };
+        let mut state = self.lock();
+        *state = SwitchState { faults: Some(faults), n_set: state.n_set + 1, n_reads: 0 };
     }
 
     /// Returns the number of reads submitted since.
@@ -149,6 +151,8 @@ pub struct SimulatedDrive {
     speed: DriveSpeed,
     faults: Faults,
     switch: FaultSwitch,
+    /// How often faults had been set when the drive took some over.
+    n_set: u64,
     clock: VirtualClock,
     /// Time at which the drive will have transferred everything requested.
     free_at: Duration,
@@ -188,6 +192,7 @@ impl SimulatedDrive {
             speed: DriveSpeed::default(),
             faults: Faults::default(),
             switch: FaultSwitch::default(),
+            n_set: 0,
             clock,
             free_at: Duration::ZERO,
             in_flight: Vec::with_capacity(depth),
@@ -267,7 +272,10 @@ impl SimulatedDrive {
     fn take_new_faults(&mut self) {
         let mut switched = self.switch.lock();
         switched.n_reads += 1;
-        if let Some(faults) = switched.faults.take() {
+        if switched.n_set > self.n_set
+            && let Some(faults) = switched.faults
+        {
+            self.n_set = switched.n_set;
             self.faults = faults;
             (self.n_submitted, self.nth_read) = (0, None);
         }

@@ -17,6 +17,7 @@ mod positions;
 mod streams;
 mod router;
 mod run;
+mod written;
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use moeflux_kernels::{BlockKind, KernelTable};
 use crate::random::{Rng, seeds};
 use case::OpCase;
 use run::{CaseOutcome, CaseRun, Schedule, nmse, steps};
+pub use written::check_written_rows;
 
 /// The backend that the others are compared with.
 pub const REFERENCE: BackendUnderTest = BackendUnderTest {
@@ -204,7 +206,8 @@ impl Topic {
     }
 }
 
-/// The tests of an [`OpSuite`]: one for each topic, and one for the CPU's kernel tables.
+/// The tests of an [`OpSuite`]: one for each topic, one for rows that a program writes, and one for
+/// the CPU's kernel tables.
 #[macro_export]
 macro_rules! test_ops {
     ($suite:ty) => {
@@ -256,6 +259,11 @@ macro_rules! test_ops {
         #[test]
         fn experts_in_blocks() {
             $crate::ops::Topic::ExpertsInBlocks.check::<$suite>();
+        }
+
+        #[test]
+        fn rows_that_are_written_are_read() {
+            $crate::ops::check_written_rows::<$suite>();
         }
 
         #[test]

@@ -183,6 +183,14 @@ pub trait Backend: fmt::Debug + Send {
     /// If the device fails.
     fn swap_rows(&mut self, buffer: BufferId, n_rows: usize) -> Result<()>;
 
+    /// Writes the first rows of a buffer, with all of their columns, before the next submitted plan
+    /// reads them: `[n_rows, n_cols]`.
+    ///
+    /// # Errors
+    ///
+    /// If the device fails.
+    fn write_rows(&mut self, buffer: BufferId, values: &[f32]) -> Result<()>;
+
     /// Reads the start of one row of a buffer, after all submitted work. `target` is at most as
     /// long as the buffer has columns.
     ///

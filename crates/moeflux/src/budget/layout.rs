@@ -12,6 +12,7 @@ use crate::config::{BackendKind, Budget, EngineConfig, N_ROWS_DEFAULT, N_ROWS_MA
 use crate::error::{Error, Result};
 use crate::experts::stream::{record_shape, slot_shape};
 use crate::ops::KvKind;
+use crate::rows::RowReader;
 use crate::weights::{ExpertBank, Manifest, ManifestOrigin, check_room};
 
 /// Memory of the machine on which an engine is opened.
@@ -48,6 +49,8 @@ pub struct Memory {
     pub far_expert_bytes: u64,
     /// Bytes of activations of one step.
     pub workspace_bytes: u64,
+    /// Bytes of rows of tables: of all rows, or of those used last.
+    pub table_bytes: u64,
     /// Bytes per session, whatever its length.
     pub session_fixed_bytes: u64,
     /// Bytes per session and position of its context.
@@ -70,6 +73,8 @@ pub struct MemoryLayout {
     pub session_bytes: u64,
     /// How the memory is divided.
     pub memory: Memory,
+    /// Bytes of these for rows that stay in memory.
+    pub row_cache_bytes: u64,
     /// Bytes of routed experts that fit on a device, where that is known.
     pub device_expert_bytes: Option<u64>,
     /// Upper bound on bytes of sessions where they are computed, if there is one.
@@ -87,6 +92,10 @@ const N_CHUNK_EXPERTS_MAX: usize = 128;
 /// Upper bound on rows where experts are streamed. More do not make reads cheaper per expert: far
 /// fewer rows already need all experts of a layer.
 const N_ROWS_STREAMING_MAX: usize = 4096;
+
+/// Bytes for rows of tables that were used last, unless all are in memory. A text repeats few of its
+/// n-grams, so that more would hardly save reads.
+const ROW_CACHE_BYTES: u64 = 32 << 20;
 
 /// Lower bound on rows: fewer save no significant memory.
 const N_ROWS_LEAST: usize = 32;
@@ -144,7 +153,9 @@ impl MemoryLayout {
     fn fits_device(&self, host: Host, config: &EngineConfig) -> bool {
         let Memory { budget_bytes, resident_bytes, .. } = self.memory;
         let room_bytes = device_room(config, budget_bytes, host.program_bytes);
-        let model_bytes = self.fixed_bytes - host.program_bytes - config.streaming.beside_bytes;
+        let host_bytes =
+            host.program_bytes + config.streaming.beside_bytes + self.memory.table_bytes;
+        let model_bytes = self.fixed_bytes - host_bytes;
         debug_assert!(model_bytes >= resident_bytes, "the model has its weights");
         room_bytes.is_none_or(|room_bytes| model_bytes <= room_bytes)
     }
@@ -174,22 +185,12 @@ impl MemoryLayout {
     /// As [`MemoryLayout::new`].
     pub fn on(host: Host, blueprint: &Blueprint, config: &EngineConfig) -> Result<Self> {
         let Host { program_bytes, available_bytes } = host;
-        let (manifest, plan) = (&blueprint.manifest, &blueprint.plan);
+        let plan = &blueprint.plan;
         let (state, streaming) = (&plan.state, &config.streaming);
         let experts = expert_needs(blueprint);
         let limit_bytes = limit(streaming.budget, program_bytes, available_bytes);
         let per_position = state.bytes_per_position(kv_kind(config));
-        let n_kept = positions_in_pages(streaming.context) as u64;
-        let needs = |n_rows: usize| FixedNeeds {
-            program_bytes,
-            beside_bytes: streaming.beside_bytes,
-            resident_bytes: manifest.resident_bytes(),
-            workspace_bytes: step_bytes(plan.workspace.bytes(n_rows))
-                + exchanged_bytes(blueprint, n_rows),
-            // The data to undo a failed step is as large as the fixed state.
-            session_bytes: 2 * state.fixed_bytes() + per_position * n_kept,
-            n_positions: streaming.context,
-        };
+        let needs = |n_rows| fixed_needs(blueprint, config, (program_bytes, n_rows));
         let room_bytes = device_room(config, limit_bytes, program_bytes);
         let device_bytes =
             |needs: &FixedNeeds| room_bytes.map(|room| room.saturating_sub(needs.model_bytes()));
@@ -215,6 +216,12 @@ impl MemoryLayout {
         };
         let placement = at_most(streaming.n_slots_max, &experts).unwrap_or(in_memory);
         let [expert_bytes, far_expert_bytes] = experts_of(placement, &experts);
+        let room_beside_experts = match (placement, &config.device) {
+            (Placement::Resident, None) => limit_bytes.saturating_sub(expert_bytes),
+            _ => 0,
+        };
+        let (needs, row_cache_bytes) =
+            with_tables(blueprint, (needs, n_rows_max), room_beside_experts);
         if streaming.budget != Budget::Auto {
             let needed_bytes =
                 needed_host_bytes(placement, &needs.of_host(host_budget), expert_bytes);
@@ -226,6 +233,7 @@ impl MemoryLayout {
             expert_bytes,
             far_expert_bytes,
             workspace_bytes: plan.workspace.bytes(n_rows_max),
+            table_bytes: needs.table_bytes,
             session_fixed_bytes: state.fixed_bytes(),
             session_bytes_per_position: per_position,
         };
@@ -242,6 +250,7 @@ impl MemoryLayout {
             fixed_bytes: needs.bytes(),
             session_bytes: needs.session_bytes,
             memory,
+            row_cache_bytes,
             device_expert_bytes,
             session_room_bytes: left_bytes.map(|left_bytes| needs.session_bytes + left_bytes),
         })
@@ -280,6 +289,53 @@ fn exchanged_bytes(blueprint: &Blueprint, n_rows: usize) -> u64 {
     });
     let n_values = values_of_row.max().unwrap_or(0) * n_rows;
     (2 * n_values * size_of::<f32>()) as u64
+}
+
+/// Returns the needs of a process of `program_bytes` with steps of `n_rows` rows, if most rows of
+/// tables stay on the drive.
+fn fixed_needs(
+    blueprint: &Blueprint,
+    config: &EngineConfig,
+    (program_bytes, n_rows): (u64, usize),
+) -> FixedNeeds {
+    let Blueprint { manifest, plan, .. } = blueprint;
+    let streaming = &config.streaming;
+    let n_kept = positions_in_pages(streaming.context) as u64;
+    let kept_bytes = plan.state.bytes_per_position(kv_kind(config)) * n_kept;
+    FixedNeeds {
+        program_bytes,
+        beside_bytes: streaming.beside_bytes,
+        table_bytes: table_bytes(blueprint, n_rows, ROW_CACHE_BYTES),
+        resident_bytes: manifest.resident_bytes(),
+        workspace_bytes: step_bytes(plan.workspace.bytes(n_rows))
+            + exchanged_bytes(blueprint, n_rows),
+        // The data to undo a failed step is as large as the fixed state.
+        session_bytes: 2 * plan.state.fixed_bytes() + kept_bytes,
+        n_positions: streaming.context,
+    }
+}
+
+/// Returns the needs, and the bytes for rows that stay in memory: of whole tables, if these fit
+/// beside all experts into `room_bytes`.
+fn with_tables(
+    blueprint: &Blueprint,
+    (needs, n_rows): (FixedNeeds, usize),
+    room_bytes: u64,
+) -> (FixedNeeds, u64) {
+    let table_bytes = table_bytes(blueprint, n_rows, u64::MAX);
+    let whole = FixedNeeds { table_bytes, ..needs };
+    if whole.bytes() <= room_bytes { (whole, u64::MAX) } else { (needs, ROW_CACHE_BYTES) }
+}
+
+/// Returns the bytes for rows of tables: those that stay in memory, and those of one step, which are
+/// kept as stored and as floats.
+fn table_bytes(blueprint: &Blueprint, n_rows: usize, cache_bytes: u64) -> u64 {
+    let Blueprint { manifest, plan, .. } = blueprint;
+    if manifest.tables.is_empty() {
+        return 0;
+    }
+    let step_bytes = plan.table_bytes_per_row() * n_rows as u64;
+    RowReader::memory_bytes(&manifest.tables, cache_bytes).saturating_add(step_bytes)
 }
 
 /// A synthetic checkpoint is laid out as if packed.

@@ -41,6 +41,8 @@ pub struct SlotLender {
 pub struct PromptTerms {
     /// The memory that the rows of a step need.
     pub workspace: Workspace,
+    /// Bytes for the rows of tables of one row of a step.
+    pub table_bytes_per_row: u64,
     /// Rows of a step while nothing is borrowed.
     pub n_rows: usize,
     /// Slots that a prompt needs itself.
@@ -93,6 +95,7 @@ impl SlotLender {
             n_slots_at_once: slab_bytes(slot_bytes, n_slots) / slot_bytes.max(1),
             prompts: Some(PromptTerms {
                 workspace: blueprint.plan.workspace.clone(),
+                table_bytes_per_row: blueprint.plan.table_bytes_per_row(),
                 n_rows: layout.n_rows_max,
                 n_slots_min: n_slots_of_prompt(&blueprint.spec),
                 n_experts: blueprint.manifest.banks.iter().map(|bank| bank.n_experts).sum(),
@@ -133,7 +136,9 @@ impl SlotLender {
         n_slots: usize,
         n_rows: usize,
     ) -> Option<usize> {
-        let bytes = |n_rows| step_bytes(terms.workspace.bytes(n_rows));
+        let bytes = |n_rows| {
+            step_bytes(terms.workspace.bytes(n_rows)) + terms.table_bytes_per_row * n_rows as u64
+        };
         let n_bytes = bytes(n_rows) - bytes(terms.n_rows);
         let n_slots_lent = self.n_slots_for_bytes(n_bytes, n_slots, terms.n_slots_min);
         n_slots_lent.filter(|_| n_rows <= N_ROWS_PROMPT_MAX)
@@ -191,7 +196,13 @@ mod tests {
     fn terms() -> PromptTerms {
         let mut workspace = Workspace::default();
         workspace.buffer("x", 250);
-        PromptTerms { workspace, n_rows: 100, n_slots_min: 10, n_experts: 200 }
+        PromptTerms {
+            workspace,
+            table_bytes_per_row: 0,
+            n_rows: 100,
+            n_slots_min: 10,
+            n_experts: 200,
+        }
     }
 
     fn lender(n_slots_at_once: usize, terms: PromptTerms) -> SlotLender {

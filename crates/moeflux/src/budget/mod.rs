@@ -23,6 +23,8 @@ pub(crate) struct FixedNeeds {
     pub program_bytes: u64,
     /// Bytes that the program reserves for work outside the engine.
     pub beside_bytes: u64,
+    /// Bytes of rows of tables, which are in host memory.
+    pub table_bytes: u64,
     /// Bytes of the weights that every token uses.
     pub resident_bytes: u64,
     /// Bytes of the activations of one step and its scratch.
@@ -90,7 +92,13 @@ impl FixedNeeds {
     /// Returns the total.
     #[must_use]
     pub(crate) fn bytes(&self) -> u64 {
-        self.program_bytes + self.beside_bytes + self.model_bytes()
+        self.host_bytes().saturating_add(self.model_bytes())
+    }
+
+    /// Returns the bytes needed in host memory wherever the model is computed.
+    #[must_use]
+    pub(crate) fn host_bytes(&self) -> u64 {
+        (self.program_bytes + self.beside_bytes).saturating_add(self.table_bytes)
     }
 
     /// Returns the bytes needed where the model is computed.
@@ -175,8 +183,7 @@ pub(crate) fn place_on_device(
 ) -> Option<Placement> {
     let host_bytes = experts.all_bytes.saturating_sub(device_bytes);
     // The host holds the resident weights only until they are on the device.
-    let needed_host_bytes =
-        needs.program_bytes + needs.beside_bytes + needs.resident_bytes.max(host_bytes);
+    let needed_host_bytes = needs.host_bytes() + needs.resident_bytes.max(host_bytes);
     let has_room = match host_budget {
         _ if host_bytes == 0 => true,
         HostExpertBudget::Unreadable => false,
@@ -196,6 +203,7 @@ fn check(needs: &FixedNeeds, experts: &ExpertNeeds, budget_bytes: u64) -> Result
         return Ok(());
     }
     let beside = Need::new("work beside the engine", needs.beside_bytes);
+    let tables = Need::new("rows of tables", needs.table_bytes);
     let experts = Need::new(experts.name, least_expert_bytes);
     let (experts, remedy) = match experts.n_bytes {
         0 => (None, Remedy::LargerBudgetOrFewerBits),
@@ -212,7 +220,7 @@ fn check(needs: &FixedNeeds, experts: &ExpertNeeds, budget_bytes: u64) -> Result
         ]
         .into_iter()
         .chain(experts)
-        .chain(Some(beside).filter(|beside| beside.n_bytes > 0))
+        .chain([tables, beside].into_iter().filter(|need| need.n_bytes > 0))
         .chain([Need::new("this program", needs.program_bytes + PROGRAM_MARGIN_BYTES)])
         .collect(),
         remedy,
@@ -226,6 +234,7 @@ mod tests {
     const NEEDS: FixedNeeds = FixedNeeds {
         program_bytes: 10,
         beside_bytes: 0,
+        table_bytes: 0,
         resident_bytes: 100,
         workspace_bytes: 20,
         session_bytes: 30,
@@ -268,6 +277,20 @@ mod tests {
         let error = place(&needs, &EXPERTS, 279).unwrap_err().to_string();
         assert!(error.contains("40 bytes for work beside the engine"), "{error}");
         // The device does not affect it.
+        let on_device =
+            |limit| place_on_device(&needs, &EXPERTS, 400, HostExpertBudget::Bytes(limit));
+        assert_eq!(on_device(649), None);
+        assert_eq!(on_device(650), Some(Placement::OnDevice { host_bytes: 600 }));
+    }
+
+    #[test]
+    fn rows_of_tables_are_counted_in_host_memory() {
+        let needs = FixedNeeds { table_bytes: 40, ..NEEDS };
+        assert_eq!(place(&needs, &EXPERTS, 1200).unwrap(), Placement::Resident);
+        let streaming = Placement::Streaming { n_slots: 99 };
+        assert_eq!(place(&needs, &EXPERTS, 1199).unwrap(), streaming);
+        let error = place(&needs, &EXPERTS, 279).unwrap_err().to_string();
+        assert!(error.contains("40 bytes for rows of tables"), "{error}");
         let on_device =
             |limit| place_on_device(&needs, &EXPERTS, 400, HostExpertBudget::Bytes(limit));
         assert_eq!(on_device(649), None);

@@ -118,7 +118,7 @@ fn layer_plan(builder: &mut LayerBuilder<'_, '_>, spec: &LayerSpec) -> Result<La
             Some(ffn::moe_plan(builder, moe, (&ops, first_of_router))?)
         }
     };
-    Ok(LayerPlan { mixer: Plan::new(ops), moe })
+    Ok(LayerPlan { lookup: None, mixer: Plan::new(ops), moe })
 }
 
 fn state_of(mixer: &MixerSpec) -> LayerState {

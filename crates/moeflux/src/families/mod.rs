@@ -19,8 +19,9 @@ pub(crate) use decoder::build;
 
 use std::ops::Range;
 
-use crate::ids::BufferId;
+use crate::ids::{BufferId, TableId};
 use crate::ops::{Heads, Plan, StateSpec, Workspace};
+use crate::rows::NgramHash;
 
 /// A model as plans to run layer by layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,13 +47,56 @@ pub struct ModelPlan {
     pub best: Heads,
 }
 
+impl ModelPlan {
+    /// Returns how many tokens before a token affect its rows of tables.
+    #[must_use]
+    pub fn n_earlier(&self) -> usize {
+        let lookups = self.layers.iter().filter_map(|layer| layer.lookup.as_ref());
+        lookups.map(|lookup| lookup.hash.n_earlier()).max().unwrap_or(0)
+    }
+
+    /// Returns the bytes for the rows of tables of one row of a step: see
+    /// [`TableLookup::bytes_per_row`].
+    #[must_use]
+    pub fn table_bytes_per_row(&self) -> u64 {
+        let lookups = self.layers.iter().filter_map(|layer| layer.lookup.as_ref());
+        lookups.map(TableLookup::bytes_per_row).max().unwrap_or(0)
+    }
+}
+
+impl TableLookup {
+    /// Lists of the numbers of a step's rows: as needed, asked for, wanted, unread, in jobs.
+    const N_LISTS: usize = 6;
+
+    /// Returns an upper bound on the bytes for the rows of one row of a step, beside its workspace:
+    /// as stored, as values, and their numbers.
+    #[must_use]
+    pub fn bytes_per_row(&self) -> u64 {
+        let value_bytes = 2 * self.out.end_col() * size_of::<f32>();
+        (value_bytes + Self::N_LISTS * self.hash.n_heads() * size_of::<u64>()) as u64
+    }
+}
+
 /// One decoder layer. In a sparse layer, routing separates `mixer` from the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerPlan {
+    /// Rows of a table that `mixer` reads, if there are any.
+    pub lookup: Option<TableLookup>,
     /// Norm, mixer, residual; then the dense feed-forward, or the norm and the router.
     pub mixer: Plan,
     /// The plans after the router's choice.
     pub moe: Option<MoePlan>,
+}
+
+/// Rows of a table that a layer reads: which, and where they are to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableLookup {
+    /// The table.
+    pub table: TableId,
+    /// From tokens to rows.
+    pub hash: NgramHash,
+    /// All columns of a buffer: the rows of a token side by side.
+    pub out: Heads,
 }
 
 /// The sparse part of a layer.

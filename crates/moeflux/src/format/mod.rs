@@ -33,6 +33,7 @@ pub(crate) use json::word;
 pub use json::{parse_json, write_json};
 pub(crate) use names::canonical_module;
 pub use npy::NpyWriter;
+pub use packed::rows::PackedRows;
 pub use packed::{
     PACK_JOURNAL, PACK_METADATA, PACK_SUMS_NAME, PackedBank, PackedFile, PackedKind, PackedMatrix,
     PackedNorms, PackedRole, PackedSpread, RECORD_ALIGN, SumTable, packed_metadata, parse_packed,

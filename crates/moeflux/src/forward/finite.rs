@@ -6,7 +6,7 @@
 //! next to nothing; if a check fails, the step is repeated to find the place.
 
 use crate::error::{Error, Result};
-use crate::forward::{DeviceContext, LoadedModel, residual_stream, run_layer};
+use crate::forward::{DeviceContext, LoadedModel, residual_stream, run_layer, tables};
 use crate::ids::LayerIdx;
 use crate::ops::{Batch, Heads, Plan};
 
@@ -66,6 +66,7 @@ fn within_layer(
     for (layer_idx, layer) in model.plan.layers.iter().enumerate().take(broken_idx) {
         run_layer(model, device, batch, (LayerIdx(layer_idx), layer))?;
     }
+    tables::supply(model, device, batch, LayerIdx(broken_idx))?;
     let layer = &model.plan.layers[broken_idx];
     let shared = layer.moe.iter().flat_map(|moe| moe.shared.ops());
     for op in layer.mixer.ops().iter().chain(shared) {

@@ -5,12 +5,14 @@
 
 mod logits;
 mod finite;
+mod tables;
 mod sharded;
 mod follow;
 
 pub(crate) use follow::follow;
 pub(crate) use logits::LogitRows;
 pub use logits::Logits;
+pub(crate) use tables::{RowTables, rows_that_need};
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -74,6 +76,8 @@ pub(crate) struct DeviceContext {
     pub backend: Box<dyn Backend>,
     /// Provides the routed experts.
     pub experts: Experts,
+    /// Provides rows of tables, if the model has any.
+    pub tables: Option<RowTables>,
     /// Scratch for one row of any buffer.
     pub row: Vec<f32>,
     /// Slots whose memory is lent, by borrower.
@@ -213,9 +217,13 @@ fn run_layer_and_guess(
     if layer.0 == 0 {
         assert!(batch.rows.len() <= device.backend.n_rows_max(), "a batch fits the workspace");
         device.experts.begin_step(batch.rows.len(), is_small(batch));
+        let asked = tables::ask(model, device, batch);
+        tables::report_later(device, asked)?;
         device.backend.submit(&model.plan.embed, batch)?;
         guess_late(model, device, batch, layer)?;
     }
+    let advanced = tables::advance(device);
+    tables::report_later(device, advanced)?;
     let ran = run_layer(model, device, batch, (layer, &model.plan.layers[layer.0]));
     if matches!(ran, Err(Error::NonFinite { .. })) {
         return Err(finite::locate(model, device, batch));
@@ -249,6 +257,8 @@ fn run_layer(
     (layer, plan): (LayerIdx, &LayerPlan),
 ) -> Result<()> {
     let Some(moe) = &plan.moe else {
+        let supplied = tables::supply(model, device, batch, layer);
+        tables::report_later(device, supplied)?;
         return device.backend.submit(&plan.mixer, batch);
     };
     if let Some(group) = device.group.clone() {
@@ -258,6 +268,7 @@ fn run_layer(
         }
         return done;
     }
+    tables::supply(model, device, batch, layer)?;
     if matches!(device.experts, Experts::OnDevice) {
         device.backend.submit(&moe.whole, batch)?;
         return match model.trace {

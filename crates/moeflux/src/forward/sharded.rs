@@ -13,7 +13,9 @@ use crate::backend::{Backend, ShardValues};
 use crate::error::Result;
 use crate::experts::stream::N_ROWS_ANY_ORDER;
 use crate::families::{LayerPlan, MoePlan, ShardedExperts};
-use crate::forward::{DeviceContext, LoadedModel, ShardGroup, request_experts, residual_stream};
+use crate::forward::{
+    DeviceContext, LoadedModel, ShardGroup, request_experts, residual_stream, tables,
+};
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{Batch, Heads, Purpose};
 use crate::ranks::{ExchangeStage, RankLink};
@@ -63,6 +65,7 @@ fn route(
     batch: &Batch<'_>,
     (layer, plan, moe): (LayerIdx, &LayerPlan, &MoePlan),
 ) -> Result<RoutedExperts> {
+    tables::supply(model, device, batch, layer)?;
     device.backend.submit(&plan.mixer, batch)?;
     let routes = device.backend.routes(Purpose::Compute)?;
     let mut experts = routes.experts.clone();

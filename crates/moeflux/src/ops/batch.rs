@@ -36,13 +36,16 @@ pub struct Segment {
     /// Numbers of the segment's rows after which the state of recurrent layers is stored:
     /// ascending, above zero and below the number of rows.
     pub marks: Vec<usize>,
+    /// The tokens of the session before the segment on which rows of tables depend, as far as there
+    /// are any: a few.
+    pub earlier: Vec<TokenId>,
 }
 
 impl Segment {
-    /// Creates a segment without marks.
+    /// Creates a segment without marks and earlier tokens.
     #[must_use]
     pub const fn new(state: StateId, rows: Range<usize>, kind: RowKind) -> Self {
-        Self { state, rows, kind, marks: Vec::new() }
+        Self { state, rows, kind, marks: Vec::new(), earlier: Vec::new() }
     }
 
     /// Returns the rows between marks: one part more than there are marks.

@@ -13,6 +13,8 @@ mod source;
 mod plan;
 mod write;
 mod verify;
+#[cfg(test)]
+mod table_tests;
 
 pub(crate) use plan::RECORD_BYTES_MAX;
 pub use verify::damage::{Damage, DamagedPart};

@@ -188,13 +188,15 @@ fn write_batch(batch: &OwnedBatch, out: &mut CommandWriter) {
         out.number(row.position.0);
     }
     out.number(batch.segments.len());
-    for Segment { state, rows, kind, marks } in &batch.segments {
+    for Segment { state, rows, kind, marks, earlier } in &batch.segments {
         out.state(*state);
         [rows.start, rows.end, usize::from(*kind == RowKind::Prefill)]
             .iter()
             .for_each(|it| out.number(*it));
         out.number(marks.len());
         marks.iter().for_each(|mark| out.number(*mark));
+        out.number(earlier.len());
+        earlier.iter().for_each(|token| out.number(token.0 as usize));
     }
 }
 
@@ -204,12 +206,15 @@ fn read_batch(reader: &mut CommandReader<'_>) -> Option<OwnedBatch> {
         let token = TokenId(u32::try_from(reader.u64()?).ok()?);
         batch.rows.push(Row { token, position: Position(reader.number()?) });
     }
-    for _ in 0..reader.count(40)? {
+    for _ in 0..reader.count(48)? {
         let (state, start, end) = (reader.state()?, reader.number()?, reader.number()?);
         let kind = if reader.number()? == 0 { RowKind::Decode } else { RowKind::Prefill };
         let n_marks = reader.count(8)?;
         let marks = (0..n_marks).map(|_| reader.number()).collect::<Option<_>>()?;
-        batch.segments.push(Segment { state, rows: start..end, kind, marks });
+        let n_earlier = reader.count(8)?;
+        let earlier = (0..n_earlier).map(|_| Some(TokenId(u32::try_from(reader.u64()?).ok()?)));
+        let earlier = earlier.collect::<Option<_>>()?;
+        batch.segments.push(Segment { state, rows: start..end, kind, marks, earlier });
     }
     Some(batch)
 }
@@ -270,7 +275,11 @@ mod tests {
     fn commands() -> Vec<RankCommand> {
         let state = StateId(7);
         let row = |at: usize| Row { token: TokenId(u32::MAX), position: Position(at) };
-        let segment = Segment { marks: vec![1], ..Segment::new(state, 0..2, RowKind::Prefill) };
+        let segment = Segment {
+            marks: vec![1],
+            earlier: vec![TokenId(3), TokenId(u32::MAX)],
+            ..Segment::new(state, 0..2, RowKind::Prefill)
+        };
         let batch = OwnedBatch { rows: vec![row(3), row(4)], segments: vec![segment] };
         let parts = [
             StatePart::Positions { layer: LayerIdx(1), first: 2, n: 3 },

@@ -64,6 +64,10 @@ impl Backend for LeaderBackend {
         self.inner.swap_rows(buffer, n_rows)
     }
 
+    fn write_rows(&mut self, buffer: BufferId, values: &[f32]) -> Result<()> {
+        self.inner.write_rows(buffer, values)
+    }
+
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
         self.inner.read_row(buffer, row_idx, target)
     }

@@ -25,6 +25,9 @@ pub(super) enum PayloadKind {
     Failure = 3,
     /// The place of values that are not finite.
     NonFinite = 4,
+    /// The error of a row of a table that could not be read: row, length of the table's name, name,
+    /// text.
+    TableRow = 5,
 }
 
 /// The header of each message.
@@ -81,6 +84,7 @@ impl MessageHeader {
             2 => PayloadKind::Expert,
             3 => PayloadKind::Failure,
             4 => PayloadKind::NonFinite,
+            5 => PayloadKind::TableRow,
             _ => return None,
         };
         let header = Self {
@@ -112,6 +116,13 @@ pub(super) fn write_error(error: &Error) -> (PayloadKind, Vec<u8>) {
             bytes.extend(problem.as_bytes());
             (PayloadKind::Expert, bytes)
         }
+        Error::TableRow { table, row, problem } => {
+            let mut bytes = Vec::new();
+            [*row, table.len() as u64].iter().for_each(|it| bytes.extend(it.to_le_bytes()));
+            bytes.extend(table.as_bytes());
+            bytes.extend(problem.as_bytes());
+            (PayloadKind::TableRow, bytes)
+        }
         Error::NonFinite { place } => (PayloadKind::NonFinite, place.clone().into_bytes()),
         other => (PayloadKind::Failure, other.to_string().into_bytes()),
     }
@@ -124,6 +135,15 @@ pub(super) fn read_error(
     (rank, host): (usize, &str),
 ) -> Result<Error> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let number = |at: usize| {
+        let bytes = payload.get(at..at + 8).and_then(|it| it.try_into().ok());
+        bytes.map(u64::from_le_bytes)
+    };
+    let index = |at: usize| number(at).and_then(|number| usize::try_from(number).ok());
+    let unreadable = || {
+        let problem = "sent an unreadable error".to_owned();
+        Error::Rank { rank, host: host.to_owned(), problem }
+    };
     match kind {
         PayloadKind::Values | PayloadKind::Stop => {
             unreachable!("values and the end of a step are no errors")
@@ -133,16 +153,39 @@ pub(super) fn read_error(
         }
         PayloadKind::NonFinite => Ok(Error::NonFinite { place: text(payload) }),
         PayloadKind::Expert => {
-            let number = |at: usize| {
-                let bytes = payload.get(at..at + 8).and_then(|it| it.try_into().ok());
-                bytes.and_then(|it| usize::try_from(u64::from_le_bytes(it)).ok())
-            };
-            let (Some(layer), Some(expert)) = (number(0), number(8)) else {
-                let problem = "sent an unreadable error".to_owned();
-                return Err(Error::Rank { rank, host: host.to_owned(), problem });
+            let (Some(layer), Some(expert)) = (index(0), index(8)) else {
+                return Err(unreadable());
             };
             let problem = format!("rank {rank} ({host}): {}", text(&payload[16..]));
             Ok(Error::Expert { layer, expert, problem })
+        }
+        PayloadKind::TableRow => {
+            let (Some(row), Some(n_bytes)) = (number(0), index(8)) else {
+                return Err(unreadable());
+            };
+            let texts = payload[16..].split_at_checked(n_bytes);
+            let (table, problem) = texts.ok_or_else(unreadable)?;
+            let problem = format!("rank {rank} ({host}): {}", text(problem));
+            Ok(Error::TableRow { table: text(table), row, problem })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_about_a_row_arrives_as_one() {
+        let table = "model.layers.1.ple".to_owned();
+        let error = Error::TableRow { table: table.clone(), row: 1 << 40, problem: "x".to_owned() };
+        let (kind, payload) = write_error(&error);
+        let read = read_error(kind, &payload, (3, "node")).unwrap();
+        let Error::TableRow { table: found, row, problem } = read else { panic!("{read}") };
+        assert_eq!((found, row, problem), (table, 1 << 40, "rank 3 (node): x".to_owned()));
+        for n_bytes in 0..payload.len() - 1 {
+            let read = read_error(kind, &payload[..n_bytes], (3, "node"));
+            assert!(read.is_err() || n_bytes >= 34, "{n_bytes} bytes");
         }
     }
 }

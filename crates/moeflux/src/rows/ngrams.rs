@@ -18,7 +18,7 @@ const SEED_STEP: u64 = 10_007;
 
 /// The hashes of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NgramHash {
+pub struct NgramHash {
     shape: NgramShape,
     /// By distance from the token.
     multipliers: Vec<i64>,

@@ -3,6 +3,10 @@
 //! **Invariant:** each row is wanted once, however often it was asked for. This module knows no
 //! files and no cache.
 
+/// Memory is freed if it is this many times as large as needed, and large.
+const SPARE_SHARE: usize = 4;
+const SPARE_BYTES_MIN: usize = 1 << 20;
+
 /// The rows of one batch.
 #[derive(Debug, Default)]
 pub(super) struct RowRequest {
@@ -35,8 +39,13 @@ impl RowRequest {
         self.wanted.dedup();
         self.n_missing = self.wanted.len();
         self.is_here.resize(self.wanted.len(), false);
+        let n_bytes = self.wanted.len() * row_bytes;
+        if self.bytes.capacity() / SPARE_SHARE > n_bytes.max(SPARE_BYTES_MIN) {
+            // A long step is over: its memory was lent.
+            self.bytes = Vec::new();
+        }
         // What was there is overwritten before it is read.
-        self.bytes.resize(self.wanted.len() * row_bytes, 0);
+        self.bytes.resize(n_bytes, 0);
     }
 
     /// Forgets the request.

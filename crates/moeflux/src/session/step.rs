@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::forward::{
-    DeviceContext, LoadedModel, PausedStep, StepProgress, run_head, run_next_layer,
+    DeviceContext, LoadedModel, PausedStep, StepProgress, rows_that_need, run_head, run_next_layer,
 };
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
@@ -211,6 +211,7 @@ impl<'f, 's> StepUnderWay<'f, 's> {
             Err(Error::Expert { layer, expert, problem }) => {
                 self.leave_out_users(device, (layer, expert), &problem)?;
             }
+            Err(error @ Error::TableRow { .. }) => self.leave_out_readers(device, &error)?,
             Err(error) => return Err(error),
         }
         Ok(!self.step_rows.is_empty() && self.n_layers_done < model.plan.layers.len())
@@ -259,6 +260,23 @@ impl<'f, 's> StepUnderWay<'f, 's> {
         }
         if n_found == 0 {
             return Err(failure());
+        }
+        self.begin_again();
+        Ok(())
+    }
+
+    /// Leaves out the feeds with rows that need a row of a table which cannot be read.
+    fn leave_out_readers(&mut self, device: &DeviceContext, error: &Error) -> Result<()> {
+        let runtime = Arc::clone(&self.runtime);
+        let readers = rows_that_need(runtime.model(), device, &self.step_rows.batch(), error);
+        if readers.is_empty() {
+            return Err(error.clone());
+        }
+        for row_idx in readers {
+            let mut by_feed = self.step_rows.by_feed.iter();
+            let feed_rows = by_feed.find(|feed_rows| feed_rows.rows.contains(&row_idx));
+            let Some(feed_rows) = feed_rows else { continue };
+            self.feeds[feed_rows.feed_idx].failure.get_or_insert_with(|| error.clone());
         }
         self.begin_again();
         Ok(())

@@ -27,9 +27,9 @@ pub(crate) use bind::packed::described;
 pub(crate) use bind::{Binder, TensorSource};
 pub(crate) use files::{CheckpointFiles, ProgressCallback, ProgressMeter, check_room};
 pub use files::{FiniteFormat, PageCaching, Progress};
-pub(crate) use load::expert_samples;
 pub(crate) use load::fill::{FiniteCheck, ReadSegment, fill_here};
 pub use load::load;
+pub(crate) use load::{expert_samples, table_samples};
 pub use manifest::{
     BankPart, ExpertBank, ExpertOffsets, KindCount, KnownIntegers, Manifest, ManifestOrigin,
     MatrixSource, PartRole, Records, SkipReason, SkippedGroup, StoredVector, ValueSelection,

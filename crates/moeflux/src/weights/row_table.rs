@@ -8,6 +8,8 @@
 //! **Invariant:** each row lies inside its file as it was when the header was read. This module
 //! knows places, and the form of blocks; it reads nothing.
 
+use std::ops::Range;
+
 use moeflux_io::BLOCK_BYTES;
 use moeflux_kernels::FloatKind;
 use twox_hash::XxHash3_64;
@@ -108,6 +110,31 @@ impl RowTable {
         files
     }
 
+    /// Returns the runs of bytes of these rows in the tensors of a checkpoint, in order.
+    ///
+    /// # Panics
+    ///
+    /// If the table is packed, or has no such rows.
+    #[must_use]
+    pub fn extents(&self, rows: &Range<u64>) -> Vec<FileExtent> {
+        let RowStorage::Tensors(runs) = &self.storage else {
+            unreachable!("`{}` is packed", self.name)
+        };
+        let row_bytes = self.row_bytes() as u64;
+        let mut extents = Vec::new();
+        let mut row = rows.start;
+        while row < rows.end {
+            let run = &runs[runs.partition_point(|run| run.first_row <= row) - 1];
+            let run_end = run.first_row + run.extent.len_bytes / row_bytes;
+            let end = rows.end.min(run_end);
+            let offset_bytes = run.extent.offset_bytes + (row - run.first_row) * row_bytes;
+            let len_bytes = (end - row) * row_bytes;
+            extents.push(FileExtent { offset_bytes, len_bytes, ..run.extent });
+            row = end;
+        }
+        extents
+    }
+
     /// Returns where a row is stored.
     ///
     /// # Panics
@@ -152,10 +179,28 @@ impl BlockShape {
         n_rows.div_ceil(self.n_rows)
     }
 
+    /// Returns the rows of some blocks of a table with `n_rows` rows.
+    #[must_use]
+    pub fn rows_of(&self, blocks: &Range<u64>, n_rows: usize) -> Range<u64> {
+        let first = |block: u64| (block * self.n_rows as u64).min(n_rows as u64);
+        first(blocks.start)..first(blocks.end)
+    }
+
     /// Writes the checksum of a block at its end.
     pub fn seal(&self, block: u64, bytes: &mut [u8]) {
         let (values, sum) = bytes.split_at_mut(self.block_bytes - SUM_BYTES);
         sum.copy_from_slice(&XxHash3_64::oneshot_with_seed(block, values).to_le_bytes());
+    }
+
+    /// Writes rows, which follow one another in `rows`, and the checksum of block number `block`.
+    ///
+    /// # Panics
+    ///
+    /// If there are more rows than a block has.
+    pub fn fill(&self, block: u64, rows: &[u8], bytes: &mut [u8]) {
+        assert!(rows.len() <= self.n_rows * self.row_bytes, "rows of a block");
+        bytes[..rows.len()].copy_from_slice(rows);
+        self.seal(block, bytes);
     }
 
     /// Returns whether a block has its checksum.
@@ -191,6 +236,8 @@ mod tests {
         };
         assert_eq!([0, 2, 3, 4, 5].map(place), [(1, 100), (1, 140), (0, 7), (1, 500), (1, 520)]);
         assert_eq!((table.files(), table.total_bytes()), (vec![0, 1], 120));
+        assert_eq!(table.extents(&(1..5)), [extent(1, 120, 2), extent(0, 7, 1), extent(1, 500, 1)]);
+        assert_eq!(table.extents(&(2..2)), []);
     }
 
     #[test]

@@ -95,6 +95,10 @@ pub(super) struct InspectReport {
     /// Bytes of the smallest and largest routed expert.
     pub(super) expert_bytes: Option<(u64, u64)>,
     pub(super) routed_bytes_per_token: u64,
+    /// Rows and bytes of the tables whose rows are read one by one.
+    pub(super) tables: (u64, u64),
+    /// Rows of these that a token needs, and their bytes.
+    pub(super) rows_per_token: (usize, u64),
     pub(super) state_bytes_per_1000_tokens: u64,
     pub(super) kv8_bytes_per_1000_tokens: u64,
     pub(super) state_fixed_bytes: u64,
@@ -131,6 +135,11 @@ impl InspectReport {
             experts_bytes: manifest.expert_bytes(),
             expert_bytes: sizes().min().zip(sizes().max()),
             routed_bytes_per_token: blueprint.routed_bytes_per_token(),
+            tables: (
+                manifest.tables.iter().map(|table| table.n_rows as u64).sum(),
+                manifest.table_bytes(),
+            ),
+            rows_per_token: blueprint.rows_per_token(),
             state_bytes_per_1000_tokens: plan.state.bytes_per_position(KV_KIND) * N_POSITIONS,
             kv8_bytes_per_1000_tokens: plan.state.bytes_per_position(KV8_KIND) * N_POSITIONS,
             state_fixed_bytes: plan.state.fixed_bytes(),
@@ -185,6 +194,10 @@ impl InspectReport {
             "expert_bytes_min": self.expert_bytes.map(|(min, _)| min),
             "expert_bytes_max": self.expert_bytes.map(|(_, max)| max),
             "routed_bytes_per_token": self.routed_bytes_per_token,
+            "table_rows": self.tables.0,
+            "table_bytes": self.tables.1,
+            "rows_per_token": self.rows_per_token.0,
+            "row_bytes_per_token": self.rows_per_token.1,
             "kv_kind": KV_KIND.name(),
             "state_bytes_per_1000_tokens": self.state_bytes_per_1000_tokens,
             "kv8_bytes_per_1000_tokens": self.kv8_bytes_per_1000_tokens,
@@ -262,7 +275,13 @@ fn tensors(manifest: &Manifest) -> Vec<TensorCount> {
     };
     let n_bytes = stored().map(|vector| vector.extent.len_bytes).sum();
     let vectors = TensorCount { what: "vectors".to_owned(), n: stored().count(), n_bytes };
-    matrices.chain([vectors]).collect()
+    let tables = TensorCount {
+        what: "tables of rows".to_owned(),
+        n: manifest.tables.len(),
+        n_bytes: manifest.table_bytes(),
+    };
+    let tables = Some(tables).filter(|tables| tables.n > 0);
+    matrices.chain([vectors]).chain(tables).collect()
 }
 
 pub(super) const fn reason_name(reason: SkipReason) -> &'static str {

@@ -264,6 +264,12 @@ fn memory(report: &InspectReport) -> Vec<String> {
         lines.push(LABELS.size("all experts", report.experts_bytes));
         lines.push(LABELS.size("experts per token", report.routed_bytes_per_token));
     }
+    if report.tables.1 > 0 {
+        let (n_rows, table_bytes) = report.tables;
+        lines.push(LABELS.size(&format!("table of {} rows", grouped(n_rows)), table_bytes));
+        let (n_used, used_bytes) = report.rows_per_token;
+        lines.push(LABELS.size(&format!("  {n_used} rows per token"), used_bytes));
+    }
     for (kind, bytes) in [
         (KV_KIND, report.state_bytes_per_1000_tokens),
         (KV8_KIND, report.kv8_bytes_per_1000_tokens),

@@ -288,6 +288,7 @@ impl PlanReport<'_> {
             "state_fixed_bytes": needs.state_bytes,
             "workspace_bytes": layout.memory.workspace_bytes,
             "fixed_bytes": layout.fixed_bytes,
+            "table_bytes": layout.memory.table_bytes,
             "streams_layers": needs.are_layers_streamed(),
             "n_experts": needs.n_experts(),
             "n_experts_per_token": needs.n_experts_per_token(),

@@ -80,7 +80,8 @@ fn memory(report: &PlanReport<'_>) -> Vec<String> {
     let program_bytes = report.resources.host_with(&report.query.planned.blueprint).program_bytes;
     let step = layout
         .fixed_bytes
-        .saturating_sub(needs.resident_bytes + layout.session_bytes + program_bytes);
+        .saturating_sub(needs.resident_bytes + layout.session_bytes + program_bytes)
+        .saturating_sub(layout.memory.table_bytes);
     let resident = match needs.are_layers_streamed() {
         true => "weights that stay in memory",
         false => "weights that every token uses",
@@ -91,6 +92,15 @@ fn memory(report: &PlanReport<'_>) -> Vec<String> {
         SIZES.size(&session, layout.session_bytes),
         SIZES.size(&format!("a step of {} tokens", grouped(layout.n_rows_max as u64)), step),
     ];
+    if layout.memory.table_bytes > 0 {
+        let what = match layout.row_cache_bytes {
+            u64::MAX => "all rows of a table",
+            _ => "rows of a table on the drive",
+        };
+        lines.push(SIZES.size(what, layout.memory.table_bytes));
+        let (n_rows, n_bytes) = report.query.planned.blueprint.rows_per_token();
+        lines.push(SIZES.size(&format!("  {n_rows} of them for a token"), n_bytes));
+    }
     if needs.n_experts() > 0 {
         let all_bytes = needs.n_experts() * layout.slot_bytes;
         let n_experts = grouped(needs.n_experts());

@@ -352,6 +352,11 @@ impl Backend for CpuBackend {
         Ok(())
     }
 
+    fn write_rows(&mut self, buffer: BufferId, values: &[f32]) -> Result<()> {
+        self.executor.buffers.get_mut(buffer).values[..values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
         let row = self.executor.buffers.get(buffer).row(row_idx);
         target.copy_from_slice(&row[..target.len()]);

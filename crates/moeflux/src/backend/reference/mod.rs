@@ -186,6 +186,11 @@ impl Backend for ReferenceBackend {
         Ok(())
     }
 
+    fn write_rows(&mut self, buffer: BufferId, values: &[f32]) -> Result<()> {
+        self.buffers.get_mut(buffer).values[..values.len()].copy_from_slice(values);
+        Ok(())
+    }
+
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
         let row = self.buffers.get(buffer).row(row_idx);
         target.copy_from_slice(&row[..target.len()]);

@@ -83,6 +83,8 @@ const LASTING_SHARE: usize = 2;
 pub enum ReadPurpose {
     /// Slots, whose experts come and go.
     Slots,
+    /// Rows of tables, which are read one by one.
+    Rows,
     /// Reading all experts once. This uses the page cache: the next start finds them there, and it
     /// needs no block alignment, which records in memory do not have.
     Memory,

@@ -17,6 +17,7 @@ use crate::format::checkpoint::shard::ShardFile;
 use crate::format::dtype::DType;
 use crate::format::gguf::{self, GgufFile, Metadata, gguf_at};
 use crate::format::names::canonical_name;
+use crate::format::packed::rows::PackedRows;
 use crate::format::packed::{
     PACK_METADATA, PACK_SUMS_NAME, PackedBank, PackedFile, PackedNorms, PackedRole, RECORD_ALIGN,
     SumTable,
@@ -59,6 +60,8 @@ pub struct PackedFolder {
     /// The records of each layer and the index of their file in [`Checkpoint::files`], by canonical
     /// prefix: `model.layers.3.mlp`.
     pub banks: BTreeMap<String, (usize, PackedBank)>,
+    /// The tables whose rows are read one by one, in the same way.
+    pub tables: BTreeMap<String, (usize, PackedRows)>,
     /// Table of checksums of each of [`Checkpoint::files`].
     pub sums: Vec<SumTable>,
     /// Whether the folder has checksums of its small files.
@@ -253,6 +256,10 @@ impl Checkpoint {
         if let Some(entry) = self.tensors.values().find(has_it) {
             return format!("tensor `{}`", quoted(&entry.name));
         }
+        let tables = self.packed.iter().flat_map(|packed| packed.tables.values());
+        if let Some((_, rows)) = tables.into_iter().find(|(rows_idx, _)| *rows_idx == file_idx) {
+            return format!("tensor `{}`", quoted(&rows.tensor));
+        }
         let banks = self.packed.iter().flat_map(|packed| &packed.banks);
         for (prefix, (bank_file_idx, bank)) in banks {
             let Some(file) = self.files.get(file_idx).filter(|_| *bank_file_idx == file_idx) else {
@@ -368,16 +375,21 @@ impl Checkpoint {
                     return Err(Error::malformed(path, problem));
                 }
             }
-            PackedRole::Experts(bank) => {
-                // Cannot overflow: the header was checked against the file's length.
-                let first_bytes = data_at + bank.begin_bytes;
-                if !first_bytes.is_multiple_of(RECORD_ALIGN as u64) {
+            PackedRole::Rows(rows) => {
+                check_records_at(path, data_at + rows.begin_bytes)?;
+                pack_tensor_names.push(rows.tensor.clone());
+                let table = rows.table.clone();
+                if let Some((other_idx, _)) = packed.tables.insert(table, (file_idx, rows)) {
+                    let other = self.files.get(other_idx).map(|file| file.path.as_path());
                     let problem = format!(
-                        "its records begin at byte {first_bytes}, not at a multiple of \
-                         {RECORD_ALIGN}: it was written by another program; pack the source again"
+                        "has the rows of the same table as {}: move one of them away",
+                        other.unwrap_or(Path::new("")).display()
                     );
                     return Err(Error::malformed(path, problem));
                 }
+            }
+            PackedRole::Experts(bank) => {
+                check_records_at(path, data_at + bank.begin_bytes)?;
                 pack_tensor_names.push(bank.tensor.clone());
                 let prefix = bank.prefix.clone();
                 if let Some((other_idx, _)) = packed.banks.insert(prefix, (file_idx, *bank)) {
@@ -401,7 +413,8 @@ impl Checkpoint {
         }
         let packed = self.packed.as_ref()?;
         let bank = packed.banks.values().find(|(_, bank)| bank.tensor == name);
-        bank.map(|(file_idx, _)| *file_idx)
+        let rows = packed.tables.values().find(|(_, rows)| rows.tensor == name);
+        bank.map(|(file_idx, _)| *file_idx).or_else(|| rows.map(|(file_idx, _)| *file_idx))
     }
 
     /// Checks that every tensor of the index is in the file that the index names.
@@ -428,6 +441,19 @@ impl Checkpoint {
         }
         Ok(())
     }
+}
+
+/// Refuses records that begin within a block. The offset cannot have overflown: the header was
+/// checked against the file's length.
+fn check_records_at(path: &Path, first_bytes: u64) -> Result<()> {
+    if first_bytes.is_multiple_of(RECORD_ALIGN as u64) {
+        return Ok(());
+    }
+    let problem = format!(
+        "its records begin at byte {first_bytes}, not at a multiple of {RECORD_ALIGN}: it was \
+         written by another program; pack the source again"
+    );
+    Err(Error::malformed(path, problem))
 }
 
 fn duplicate(files: &[ShardFile], first: &TensorEntry, second: &TensorEntry) -> Error {

@@ -5,12 +5,15 @@
 //! an unknown version or kind is refused, and the error names it. The parser is pure and fuzzed,
 //! and does not know the tensors that a model requires.
 
+pub(super) mod rows;
+
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use crate::format::dtype::DType;
 use crate::format::dtype::block_type::BlockType;
+use crate::format::packed::rows::PackedRows;
 use crate::format::safetensors::header::{HeaderTensor, SafetensorsHeader};
 use crate::format::{ParseError, quoted};
 
@@ -64,6 +67,8 @@ pub enum PackedRole {
     },
     /// The routed experts of one layer.
     Experts(Box<PackedBank>),
+    /// The rows of a table.
+    Rows(PackedRows),
     /// Tensors that are kept but not used.
     Extras,
 }
@@ -204,11 +209,15 @@ pub fn parse_packed(header: &SafetensorsHeader) -> Result<Option<PackedFile>, Pa
         "resident" => PackedRole::Resident { norms: fields.norms()? },
         "extras" => PackedRole::Extras,
         "experts" => PackedRole::Experts(Box::new(fields.bank(tensors)?)),
-        _ => return Err(fields.wrong("role", "resident, experts or extras")),
+        "rows" => {
+            let (table, shape) = (fields.get("rows_of")?, fields.get("rows")?);
+            PackedRole::Rows(PackedRows::parse(table, shape, tensors)?)
+        }
+        _ => return Err(fields.wrong("role", "resident, experts, rows or extras")),
     };
     let n_sums = match &role {
         PackedRole::Experts(bank) => bank.n_experts,
-        PackedRole::Resident { .. } | PackedRole::Extras => tensors.len(),
+        PackedRole::Resident { .. } | PackedRole::Rows(_) | PackedRole::Extras => tensors.len(),
     };
     if sums.dtype != DType::U64 || sums.shape != [n_sums + 1] {
         return Err(ParseError(format!(
@@ -268,6 +277,11 @@ pub fn packed_metadata(
         }
         PackedRole::Extras => {
             add("role", "extras".to_owned());
+        }
+        PackedRole::Rows(rows) => {
+            add("role", "rows".to_owned());
+            add("rows_of", rows.table.clone());
+            add("rows", rows.to_json().to_string());
         }
         PackedRole::Experts(bank) => {
             add("role", "experts".to_owned());

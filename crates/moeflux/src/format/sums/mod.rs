@@ -184,6 +184,10 @@ fn summed_runs(
             .map(|expert| (first + expert * record_bytes, record_bytes))
             .collect();
     }
+    let rows = packed.tables.values().find(|(rows_file_idx, _)| *rows_file_idx == file_idx);
+    if let (Some((_, rows)), Some(shard)) = (rows, checkpoint.files.get(file_idx)) {
+        return vec![(shard.data_at + rows.begin_bytes, rows.len_bytes())];
+    }
     let in_file = checkpoint.tensors.values().filter(|entry| entry.file_idx == file_idx);
     let mut runs: Vec<_> = in_file.map(|entry| (entry.offset_bytes, entry.len_bytes)).collect();
     runs.sort_unstable();

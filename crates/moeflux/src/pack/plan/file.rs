@@ -5,13 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use moeflux_kernels::{FloatKind, Fp8, Fp8Spread, MatrixKind, MatrixLayout};
 
 use crate::format::{DType, NewTensor, PackedRole, RECORD_ALIGN, new_header, packed_metadata};
 use crate::ids::ExpertIdx;
+use crate::pack::plan::heads::{KvProjectionKind, KvProjectionPart};
 use crate::pack::plan::rows::FloatRows;
-use crate::weights::{ExpertBank, ExpertLayout, FileExtent, MatrixSpan, PartRole};
+use crate::weights::{
+    BlockShape, ExpertBank, ExpertLayout, FileExtent, MatrixSpan, PartRole, RowTable,
+};
 
 /// Approximate bytes read per piece: large enough for a drive's full rate, small enough for many
 /// pieces in flight.
@@ -41,48 +45,8 @@ pub(in crate::pack) enum Conversion {
     Rows { rows: FloatRows, layout: MatrixLayout },
     /// The same for some rows of each head.
     Heads { rows: FloatRows, part: KvProjectionPart, layout: MatrixLayout },
-}
-
-/// The dimensions of heads in multi-head latent attention.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pack) struct MlaHeads {
-    pub(in crate::pack) n_heads: usize,
-    pub(in crate::pack) nope_dim: usize,
-    pub(in crate::pack) v_dim: usize,
-    pub(in crate::pack) kv_rank: usize,
-}
-
-/// One of the two matrices into which mlx-lm splits `kv_b_proj`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pack) struct KvProjectionPart {
-    pub(in crate::pack) heads: MlaHeads,
-    pub(in crate::pack) kind: KvProjectionKind,
-}
-
-/// Selects one of the two matrices into which `kv_b_proj` is split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pack) enum KvProjectionKind {
-    /// `embed_q`: the rows of each head's keys, transposed.
-    Keys,
-    /// `unembed_out`: the rows of each head's values.
-    Values,
-}
-
-impl KvProjectionPart {
-    /// Returns heads, rows and columns of the result.
-    pub(in crate::pack) fn shape(self) -> (usize, usize, usize) {
-        let MlaHeads { n_heads, nope_dim, v_dim, kv_rank } = self.heads;
-        match self.kind {
-            KvProjectionKind::Keys => (n_heads, kv_rank, nope_dim),
-            KvProjectionKind::Values => (n_heads, v_dim, kv_rank),
-        }
-    }
-
-    /// Returns the rows of the result over all heads.
-    pub(in crate::pack) fn n_rows(self) -> usize {
-        let (n_heads, n_rows, _) = self.shape();
-        n_heads * n_rows
-    }
+    /// The blocks of a table.
+    Blocks { table: Arc<RowTable>, shape: BlockShape },
 }
 
 /// The source and conversion of a file's records.
@@ -130,6 +94,8 @@ pub(in crate::pack) enum InputPiece {
     Rows { rows: FloatRows, range: Range<usize>, layout: MatrixLayout },
     /// Converts rows of a matrix that become columns.
     Columns { rows: FloatRows, range: Range<usize>, layout: MatrixLayout },
+    /// Arranges rows of a table in blocks.
+    Blocks { table: Arc<RowTable>, shape: BlockShape, blocks: Range<u64> },
 }
 
 /// A unit of work: a piece of the source and the ranges that its result fills.
@@ -160,10 +126,15 @@ impl InputPiece {
     /// Returns the indices of the source files that are read.
     pub(in crate::pack) fn sources(&self) -> impl Iterator<Item = usize> + use<> {
         let extents = match self {
-            Self::Copied(extent) | Self::Deinterleaved { extent, .. } => [Some(*extent), None],
-            Self::Rows { rows, .. } | Self::Columns { rows, .. } => [Some(rows.codes), rows.scales],
+            Self::Copied(extent) | Self::Deinterleaved { extent, .. } => vec![*extent],
+            Self::Rows { rows, .. } | Self::Columns { rows, .. } => {
+                [Some(rows.codes), rows.scales].into_iter().flatten().collect()
+            }
+            Self::Blocks { table, shape, blocks } => {
+                table.extents(&shape.rows_of(blocks, table.n_rows))
+            }
         };
-        extents.into_iter().flatten().map(|extent| extent.file_idx)
+        extents.into_iter().map(|extent| extent.file_idx)
     }
 }
 
@@ -279,6 +250,7 @@ impl FilePlan {
                 let of_conversion = |conversion: &Conversion| match conversion {
                     Conversion::Copied(extent) => vec![extent.file_idx],
                     Conversion::Rows { rows, .. } | Conversion::Heads { rows, .. } => of_rows(rows),
+                    Conversion::Blocks { table, .. } => table.files(),
                 };
                 conversions.iter().flat_map(of_conversion).collect()
             }
@@ -328,7 +300,7 @@ impl FilePlan {
 impl Conversion {
     fn n_tensors(&self) -> usize {
         match self {
-            Self::Copied(_) => 1,
+            Self::Copied(_) | Self::Blocks { .. } => 1,
             Self::Rows { layout, .. } | Self::Heads { layout, .. } => n_parts(layout),
         }
     }
@@ -357,6 +329,17 @@ impl Conversion {
                         InputPiece::Rows { rows: rows.clone(), range, layout },
                         part_lens(&layout),
                     );
+                }
+            }
+            Self::Blocks { table, shape } => {
+                let n_blocks = shape.n_blocks(table.n_rows) as u64;
+                let step = (PIECE_BYTES / shape.block_bytes).max(1);
+                for first in (0..n_blocks).step_by(step) {
+                    let blocks = first..n_blocks.min(first + step as u64);
+                    let n_own = usize::try_from(blocks.end - first).expect("blocks of a piece");
+                    let (table, shape) = (Arc::clone(table), *shape);
+                    let piece = InputPiece::Blocks { table, shape, blocks };
+                    push(piece, [n_own * shape.block_bytes, 0, 0]);
                 }
             }
             Self::Heads { rows, part, layout } => {
@@ -563,7 +546,7 @@ fn row_ranges(rows: &FloatRows, all: Range<usize>) -> impl Iterator<Item = Range
     all.clone().step_by(step).map(move |first| first..(first + step).min(all.end))
 }
 
-fn sums_tensor(stem: &str, n_sums: usize) -> OutputTensor {
+pub(super) fn sums_tensor(stem: &str, n_sums: usize) -> OutputTensor {
     let n_values = n_sums + 1;
     OutputTensor {
         name: format!("{stem}.sums"),
@@ -574,7 +557,12 @@ fn sums_tensor(stem: &str, n_sums: usize) -> OutputTensor {
 }
 
 /// Returns a header padded so that the data begins at a multiple of `align`.
-fn header(tensors: &[OutputTensor], role: &PackedRole, pack: u64, align: usize) -> Vec<u8> {
+pub(super) fn header(
+    tensors: &[OutputTensor],
+    role: &PackedRole,
+    pack: u64,
+    align: usize,
+) -> Vec<u8> {
     let mut blocks = BTreeMap::new();
     let mut shapes = Vec::new();
     for tensor in tensors {

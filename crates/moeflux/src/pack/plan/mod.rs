@@ -6,9 +6,12 @@
 //! one file: as a resident tensor, in records, or as an extra.
 
 pub(super) mod rows;
+mod heads;
 pub(super) mod file;
+mod table;
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 use moeflux_io::OneLine;
 use moeflux_kernels::{Affine, BlockKind, FloatKind, MatrixKind, MatrixLayout};
@@ -19,9 +22,8 @@ use crate::format::{
     Checkpoint, DType, PackedBank, PackedNorms, PackedRole, RECORD_ALIGN, TensorEntry,
 };
 use crate::ids::ExpertIdx;
-use crate::pack::plan::file::{
-    Conversion, FilePlan, KvProjectionKind, KvProjectionPart, MlaHeads, OutputTensor, RecordPlan,
-};
+use crate::pack::plan::file::{Conversion, FilePlan, OutputTensor, RecordPlan};
+use crate::pack::plan::heads::{KvProjectionKind, KvProjectionPart, MlaHeads};
 use crate::pack::plan::rows::FloatRows;
 use crate::spec::{MixerSpec, QuantParams};
 use crate::weights::{
@@ -117,7 +119,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             match uses.of(entry) {
-                TensorUse::Bank => {}
+                TensorUse::Bank | TensorUse::Table => {}
                 TensorUse::Resident => self.resident(name, entry, &mut resident)?,
                 TensorUse::Unused => extras.push(PlannedTensors::copied(entry)),
             }
@@ -127,6 +129,10 @@ impl<'a> Planner<'a> {
         files.extend(in_files("extras", &PackedRole::Extras, extras, pack));
         for bank in &manifest.banks {
             files.push(self.bank(bank)?);
+        }
+        for (table_idx, table) in manifest.tables.iter().enumerate() {
+            let name = format!("rows-{:05}.safetensors", table_idx + 1);
+            files.push(FilePlan::of_table(name, &Arc::new(table.clone()), pack));
         }
         Ok(PackPlan { files, overrides: std::mem::take(&mut self.overrides) })
     }
@@ -425,6 +431,7 @@ fn norms_of(manifest: &Manifest) -> PackedNorms {
 enum TensorUse {
     Resident,
     Bank,
+    Table,
     Unused,
 }
 
@@ -454,6 +461,14 @@ impl TensorUses {
                 for expert_idx in 0..bank.n_experts {
                     add(&part.extent(ExpertIdx(expert_idx)), TensorUse::Bank);
                 }
+            }
+        }
+        for integers in &manifest.integers {
+            add(&integers.extent, TensorUse::Resident);
+        }
+        for table in &manifest.tables {
+            for extent in table.extents(&(0..table.n_rows as u64)) {
+                add(&extent, TensorUse::Table);
             }
         }
         debug_assert!(checkpoint.packed.is_none(), "the source is not packed");

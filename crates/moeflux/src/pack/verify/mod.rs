@@ -27,7 +27,8 @@ use crate::ids::ExpertIdx;
 use crate::pack::verify::damage::{Damage, DamagedPart};
 use crate::pack::verify::sums::{DocumentCheck, Documents};
 use crate::weights::{
-    ExpertBank, ExpertOffsets, FiniteFormat, Manifest, Progress, ProgressCallback, VectorSource,
+    ExpertBank, ExpertOffsets, FiniteFormat, Manifest, Progress, ProgressCallback, RowBlocks,
+    RowStorage, RowTable, VectorSource,
 };
 
 /// Bytes per read: large enough for a drive's full rate with a few threads.
@@ -195,6 +196,12 @@ fn finite_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), FiniteFormat> {
             formats.insert(place, FiniteFormat::Floats(stored.kind));
         }
     }
+    for table in &manifest.tables {
+        if let RowStorage::Tensors(runs) = &table.storage {
+            let places = runs.iter().map(|run| (run.extent.file_idx, run.extent.offset_bytes));
+            formats.extend(places.map(|place| (place, FiniteFormat::Floats(table.kind))));
+        }
+    }
     let unpacked = manifest.banks.iter().filter(|bank| bank.records.is_none());
     for part in unpacked.flat_map(|bank| &bank.parts) {
         let Some(format) = part.role.finite() else { continue };
@@ -264,12 +271,33 @@ fn packed_units(
             .banks
             .iter()
             .find(|bank| bank.records.is_some_and(|records| records.file_idx == file_idx));
+        let row_table = manifest.tables.iter().find_map(|it| match it.storage {
+            RowStorage::Blocks(blocks) if blocks.file_idx == file_idx => Some((it, blocks)),
+            _ => None,
+        });
+        if let (Some(row_table), [sum]) = (row_table, &*sums) {
+            units.push(blocks_unit(row_table, *sum));
+            continue;
+        }
         match bank {
             Some(bank) => push_records(bank, &sums, &mut units),
             None => push_tensors((checkpoint, file_idx), &sums, &finite_formats, &mut units),
         }
     }
     Ok(units)
+}
+
+/// Returns the unit of all blocks of a table.
+fn blocks_unit((table, blocks): (&RowTable, RowBlocks), sum: u64) -> CheckUnit {
+    let n_blocks = blocks.shape.n_blocks(table.n_rows);
+    CheckUnit {
+        file_idx: blocks.file_idx,
+        first_bytes: blocks.first_bytes,
+        len_bytes: n_blocks as u64 * blocks.shape.block_bytes as u64,
+        part: DamagedPart::Tensor(format!("{}.blocks", table.name)),
+        sum: Some(sum),
+        finite_ranges: Vec::new(),
+    }
 }
 
 fn push_records(bank: &ExpertBank, sums: &[u64], units: &mut Vec<CheckUnit>) {

@@ -31,6 +31,21 @@ pub(in crate::pack) fn compute(job: &PackJob, files: &SourceFiles) -> Result<Vec
             let values = rows.load(files, range)?;
             emit(&transposed(&values, rows.layout.n_cols), *layout, &mut out);
         }
+        InputPiece::Blocks { table, shape, blocks } => {
+            let own_rows = shape.rows_of(blocks, table.n_rows);
+            let mut rows = Vec::new();
+            for extent in table.extents(&own_rows) {
+                let begin = rows.len();
+                let n_bytes = usize::try_from(extent.len_bytes).expect("a piece fits in memory");
+                rows.resize(begin + n_bytes, 0);
+                files.read(extent.file_idx, extent.offset_bytes, &mut rows[begin..])?;
+            }
+            let targets = out.chunks_exact_mut(shape.block_bytes);
+            let of_blocks = rows.chunks(shape.n_rows * shape.row_bytes);
+            for ((block, rows), target) in blocks.clone().zip(of_blocks).zip(targets) {
+                shape.fill(block, rows, target);
+            }
+        }
     }
     Ok(out)
 }

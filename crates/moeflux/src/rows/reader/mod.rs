@@ -153,6 +153,12 @@ impl RowReader {
         tables.iter().map(of_table).sum::<u64>() + READ_MEMORY_BYTES as u64
     }
 
+    /// Returns the index of the table of this name.
+    #[must_use]
+    pub(crate) fn table_idx(&self, name: &str) -> Option<usize> {
+        self.tables.iter().position(|it| it.table.name == name)
+    }
+
     /// Returns the statistics so far.
     #[must_use]
     pub(crate) fn stats(&self) -> RowStats {

@@ -62,6 +62,9 @@ impl StepRows {
                 let marks = feed.marks.iter().map(|position| position - n_held);
                 segment.marks.extend(marks.filter(|mark| *mark < rows.len()));
             }
+            let n_earlier = feed.session.runtime.model().plan.n_earlier().min(n_held);
+            let earlier = &feed.session.tokens[n_held - n_earlier..];
+            segment.earlier.extend_from_slice(earlier);
             self.segments.push(segment);
             self.by_feed.push(FeedRows { feed_idx, rows });
         }

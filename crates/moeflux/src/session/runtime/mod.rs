@@ -15,7 +15,8 @@ use crate::budget::{SessionRoom, SlotLender};
 use crate::error::{Error, Result};
 use crate::experts::Experts;
 use crate::experts::stream::StreamStats;
-use crate::forward::{DeviceContext, LentSlots, LoadedModel, ShardGroup, follow};
+use crate::forward::{DeviceContext, LentSlots, LoadedModel, RowTables, ShardGroup, follow};
+use crate::rows::RowStats;
 use crate::session::rows::output::StepOutput;
 use crate::session::rows::{N_ROWS_BESIDE, StepRows};
 use crate::session::runtime::fair_lock::{FairLock, FairLockGuard};
@@ -58,6 +59,7 @@ impl Runtime {
         let device = DeviceContext {
             backend,
             experts,
+            tables: None,
             row,
             lent,
             n_borrowers: 0,
@@ -75,6 +77,19 @@ impl Runtime {
             lender: None,
             copies,
         }
+    }
+
+    /// Provides rows of tables from drives.
+    #[must_use]
+    pub(crate) fn with_tables(self, tables: Option<RowTables>) -> Self {
+        self.lock_to_clean_up().tables = tables;
+        self
+    }
+
+    /// Returns statistics of rows of tables; `None` if the model has no tables.
+    #[must_use]
+    pub fn row_stats(&self) -> Option<RowStats> {
+        self.lock_to_clean_up().tables.as_ref().map(RowTables::stats)
     }
 
     /// Makes this engine one of several ranks.

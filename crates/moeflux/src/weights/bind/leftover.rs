@@ -40,6 +40,13 @@ pub(super) fn skipped(
             return Err(Error::tensor(&bank.tensor, problem));
         }
     }
+    for (table, (_, rows)) in checkpoint.packed.iter().flat_map(|packed| &packed.tables) {
+        if !taken.contains(table.as_str()) {
+            let problem = "holds rows of a table that config.json does not describe: config.json \
+                           may belong to another model";
+            return Err(Error::tensor(&rows.tensor, problem));
+        }
+    }
     let mtp_layers = mtp_layers(tensors, spec);
     let mut groups: BTreeMap<(SkipReason, String), SkippedGroup> = BTreeMap::new();
     let mut unknown = Vec::new();

@@ -5,12 +5,12 @@
 use moeflux_kernels::FloatKind;
 
 use crate::error::{Error, Result};
-use crate::format::DType;
+use crate::format::{DType, PackedRows};
 use crate::ids::TableId;
 use crate::weights::bind::Binder;
 use crate::weights::bind::table::TensorTable;
 use crate::weights::manifest::KnownIntegers;
-use crate::weights::row_table::{RowRun, RowStorage, RowTable};
+use crate::weights::row_table::{BlockShape, RowBlocks, RowRun, RowStorage, RowTable};
 use crate::weights::tensors::{FoundTensor, RequiredMatrix};
 
 /// Upper bound on the tensors of a table; published models have 512.
@@ -34,6 +34,17 @@ impl Binder<'_> {
         if let TensorTable::Synthetic(builder) = &mut self.table {
             builder.row_table(base, n_rows, n_cols);
         }
+        if let Some((file_idx, rows)) = self.table.take_rows(base) {
+            let first_bytes = self.table.data_at(file_idx) + rows.begin_bytes;
+            let asking = self.table.described_by();
+            let table = packed_table(rows, (n_rows, n_cols), asking)?;
+            let blocks = RowBlocks { file_idx, first_bytes, shape: table.1 };
+            return Ok(self.push_table(
+                base,
+                (n_rows, n_cols, table.0),
+                RowStorage::Blocks(blocks),
+            ));
+        }
         let mut tensors = self.table_tensors(base)?;
         let (mut kind, mut first_row) = (None, 0);
         let mut runs = Vec::new();
@@ -52,9 +63,17 @@ impl Binder<'_> {
             return Err(Error::tensor(base, problem));
         }
         let kind = kind.expect("a table has a tensor");
-        let storage = RowStorage::Tensors(runs);
+        Ok(self.push_table(base, (n_rows, n_cols, kind), RowStorage::Tensors(runs)))
+    }
+
+    fn push_table(
+        &mut self,
+        base: &str,
+        (n_rows, n_cols, kind): (usize, usize, FloatKind),
+        storage: RowStorage,
+    ) -> TableId {
         self.tables.push(RowTable { name: base.to_owned(), n_rows, n_cols, kind, storage });
-        Ok(TableId(self.tables.len() - 1))
+        TableId(self.tables.len() - 1)
     }
 
     /// Takes the tensors of a table, in the order of their rows.
@@ -90,6 +109,40 @@ impl Binder<'_> {
     }
 }
 
+/// Returns type and blocks of a packed table; an error if it is not the required one.
+fn packed_table(
+    rows: &PackedRows,
+    (n_rows, n_cols): (usize, usize),
+    asking: &str,
+) -> Result<(FloatKind, BlockShape)> {
+    let kind = match rows.values {
+        DType::F32 => FloatKind::F32,
+        DType::F16 => FloatKind::F16,
+        _ => FloatKind::Bf16,
+    };
+    if (rows.n_rows, rows.n_cols) != (n_rows, n_cols) {
+        return Err(Error::tensor(
+            &rows.tensor,
+            format!(
+                "has {} rows of {} values, but {asking} requires {n_rows} of {n_cols}",
+                rows.n_rows, rows.n_cols
+            ),
+        ));
+    }
+    let shape = BlockShape::new(n_cols * kind.bytes());
+    if (rows.block_bytes, rows.n_blocks) != (shape.block_bytes, shape.n_blocks(n_rows)) {
+        let problem = format!(
+            "has {} blocks of {} bytes; these rows take {} of {}: pack the source again",
+            rows.n_blocks,
+            rows.block_bytes,
+            shape.n_blocks(n_rows),
+            shape.block_bytes
+        );
+        return Err(Error::tensor(&rows.tensor, problem));
+    }
+    Ok((kind, shape))
+}
+
 fn own_kind(found: &FoundTensor, others: Option<FloatKind>) -> Result<FloatKind> {
     let Some(kind) = found.float_kind() else {
         return Err(found.error(format!(
@@ -106,7 +159,7 @@ fn own_kind(found: &FoundTensor, others: Option<FloatKind>) -> Result<FloatKind>
 
 fn n_own_rows(found: &FoundTensor, n_cols: usize) -> Result<usize> {
     match found.shape[..] {
-        [n_rows, own_cols] if own_cols == n_cols => Ok(n_rows),
+        [n_rows, own_cols] if own_cols == n_cols && n_rows > 0 => Ok(n_rows),
         _ => {
             let (shape, asking) = (&found.shape, found.described_by);
             Err(found.error(format!("has shape {shape:?}, but {asking} requires rows of {n_cols}")))

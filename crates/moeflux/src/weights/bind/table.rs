@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, DType};
+use crate::format::{Checkpoint, DType, PackedRows};
 use crate::spec::Quantisation;
 use crate::weights::synthetic::SyntheticBuilder;
 use crate::weights::tensors::{FoundBank, FoundTensor, RequiredMatrix};
@@ -93,6 +93,23 @@ impl<'a> TensorTable<'a> {
         assert!(taken.insert(prefix), "records of `{prefix}` are bound twice");
         let file = &checkpoint.files[*file_idx];
         Some(FoundBank { file, file_idx: *file_idx, bank })
+    }
+
+    /// Takes the blocks of a packed table, with their file; they cannot be taken again.
+    pub(super) fn take_rows(&mut self, table: &str) -> Option<(usize, &'a PackedRows)> {
+        let Self::Stored { checkpoint, taken } = self else { return None };
+        let packed = checkpoint.packed.as_ref()?;
+        let (table, (file_idx, rows)) = packed.tables.get_key_value(table)?;
+        assert!(taken.insert(table), "rows of `{table}` are bound twice");
+        Some((*file_idx, rows))
+    }
+
+    /// Returns the offset of the data of a file.
+    pub(super) fn data_at(&self, file_idx: usize) -> u64 {
+        match self {
+            Self::Stored { checkpoint, .. } => checkpoint.files[file_idx].data_at,
+            Self::Synthetic(_) => 0,
+        }
     }
 
     /// Creates the tensors of a matrix if the source is synthetic, and records their quantisation.

@@ -107,6 +107,26 @@ pub(crate) fn expert_samples(
     Ok(samples)
 }
 
+/// Reads the first and the last row of each table.
+///
+/// # Errors
+///
+/// When they cannot be read.
+pub(crate) fn table_samples(manifest: &Manifest, checkpoint: &Checkpoint) -> Result<Vec<Vec<u8>>> {
+    let files = CheckpointFiles::open(checkpoint)?.with_page_caching(PageCaching::Dropped);
+    let mut samples = Vec::new();
+    for table in &manifest.tables {
+        for row in [0, table.n_rows as u64 - 1] {
+            let place = table.place(row);
+            let mut sample = vec![0; table.row_bytes()];
+            let at = place.extent.offset_bytes + place.row_at as u64;
+            files.read(place.extent.file_idx, at, &mut sample)?;
+            samples.push(sample);
+        }
+    }
+    Ok(samples)
+}
+
 /// Refuses integers that differ from those that follow from the config.
 fn check_integers(manifest: &Manifest, files: &CheckpointFiles<'_>) -> Result<()> {
     for KnownIntegers { name, extent, values } in &manifest.integers {

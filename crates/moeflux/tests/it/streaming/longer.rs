@@ -92,6 +92,10 @@ impl Backend for Watched {
         self.inner.swap_rows(buffer, n_rows)
     }
 
+    fn write_rows(&mut self, buffer: BufferId, values: &[f32]) -> Result<()> {
+        self.inner.write_rows(buffer, values)
+    }
+
     fn read_row(&mut self, buffer: BufferId, row_idx: usize, target: &mut [f32]) -> Result<()> {
         self.inner.read_row(buffer, row_idx, target)
     }
@@ -153,7 +157,13 @@ fn runtime_of(
     let more_bytes =
         step_bytes(plan.workspace.bytes(N_PROMPT)) - step_bytes(plan.workspace.bytes(N_ROWS));
     let workspace = plan.workspace.clone();
-    let prompts = PromptTerms { workspace, n_rows: N_ROWS, n_slots_min: 10, n_experts: 1000 };
+    let prompts = PromptTerms {
+        workspace,
+        table_bytes_per_row: 0,
+        n_rows: N_ROWS,
+        n_slots_min: 10,
+        n_experts: 1000,
+    };
     let lender = n_lent.map(|n_lent| SlotLender {
         n_slots: N_SLOTS,
         slot_bytes: more_bytes.div_ceil(n_lent),

@@ -13,6 +13,10 @@ use crate::ids::{LayerIdx, TokenId};
 use crate::ops::Batch;
 use crate::rows::{RowReader, RowStats};
 
+/// Values are freed if there is room for this many times as many as needed, and for many.
+const SPARE_SHARE: usize = 4;
+const SPARE_MIN: usize = 1 << 18;
+
 /// The tables of a model, and scratch.
 #[derive(Debug)]
 pub(crate) struct RowTables {
@@ -93,6 +97,10 @@ pub(super) fn supply(
     let RowTables { reader, needed, values } = tables.as_mut().expect("tables were opened");
     needed.find(lookup, batch);
     values.clear();
+    if values.capacity() / SPARE_SHARE > (batch.rows.len() * lookup.out.end_col()).max(SPARE_MIN) {
+        // A long step is over: its memory was lent.
+        *values = Vec::new();
+    }
     reader.collect(lookup.table.0, &needed.rows, values)?;
     debug_assert_eq!(values.len(), batch.rows.len() * lookup.out.end_col(), "rows fill a buffer");
     backend.write_rows(lookup.out.buffer, values)?;
@@ -131,3 +139,6 @@ pub(crate) fn rows_that_need(
     }
     found
 }
+
+#[cfg(test)]
+mod tests;
