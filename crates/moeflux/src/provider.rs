@@ -41,7 +41,7 @@ pub mod spec {
     pub use crate::spec::{
         Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GateFunction,
         GatedDeltaSpec, HeadOrder, LayerSpec, Llama3Spec, MixerSpec, MlaSpec, ModelSpec, MoeSpec,
-        NativeFormat, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec,
+        NativeFormat, NgramSpec, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec,
         RouterSpec, SharedExpertSpec, StreamSpec, YarnSpec,
     };
 }

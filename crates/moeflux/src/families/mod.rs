@@ -7,6 +7,7 @@
 
 mod streams;
 mod layer_builder;
+mod ngrams;
 mod attention;
 mod ffn;
 mod gated_delta;

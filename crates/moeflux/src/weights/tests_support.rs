@@ -184,6 +184,7 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
         family,
         hidden: 64,
         streams: None,
+        ngrams: Vec::new(),
         vocab: 256,
         context_max: 4096,
         context_limit: ContextLimit::Model,

@@ -118,6 +118,15 @@ fn geometry(report: &InspectReport) -> Vec<String> {
             count(stated)
         );
     }
+    for ngrams in &report.ngrams {
+        let words = format!(
+            "layer {}, {} rows per token, {} values together",
+            ngrams.layer.0,
+            ngrams.n_rows(),
+            count(ngrams.width)
+        );
+        lines.extend(LABELS.row("n-grams", &words));
+    }
     lines.extend(LABELS.row("longest context", &longest));
     lines.extend(LABELS.row("embeddings", tied));
     lines.extend(LABELS.row("layers", &count(report.n_layers)));

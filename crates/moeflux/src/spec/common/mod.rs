@@ -24,11 +24,11 @@ const CONTEXT_MAX: usize = 1 << 30;
 pub(super) struct CommonConfig {
     pub(super) hidden: usize,
     pub(super) n_layers: usize,
-    vocab: usize,
+    pub(super) vocab: usize,
     context_max: usize,
     norm_epsilon: f32,
     is_tied: bool,
-    eos: Vec<TokenId>,
+    pub(super) eos: Vec<TokenId>,
     quantisation: Quantisation,
 }
 
@@ -68,6 +68,7 @@ impl CommonConfig {
             family,
             hidden: self.hidden,
             streams: None,
+            ngrams: Vec::new(),
             vocab: self.vocab,
             context_max: self.context_max,
             context_limit: ContextLimit::Model,
