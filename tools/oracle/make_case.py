@@ -322,8 +322,22 @@ def selection_gaps(mod, x, correction=None):
     return torch.minimum(best, gap(s, mod.top_k)) / spread
 
 
+INDEX_SHARE = 0.2                                    # an indexer chooses among many more scores than a router: its gaps are smaller
+
+
+def position_gaps(scores, k):
+    """For each query of an indexer: the gap between the last position chosen and the first left out, divided by the spread of the scores."""
+    v = scores.float().sort(-1, descending=True)[0]
+    n_seen = (v > -1e30).sum(-1)                     # the mask adds -inf or the lowest number
+    gaps = torch.full(v.shape[:-1], float("inf"))
+    for at in (n_seen > k).nonzero():
+        row = v[tuple(at)][:n_seen[tuple(at)]]
+        gaps[tuple(at)] = (row[k - 1] - row[k]) / row.std()
+    return gaps / INDEX_SHARE
+
+
 class Margins:
-    """While open, records selection_gaps of every router call."""
+    """While open, records selection_gaps of every router call and position_gaps of every indexer call."""
 
     def __init__(self, model, last_only=False):
         self.model, self.last, self.gaps = model, last_only, []
@@ -334,7 +348,18 @@ class Margins:
             if self.last:
                 x = x.view(self.batch, -1, x.shape[-1])[:, -1]
             self.gaps.append(selection_gaps(mod, x, *args[1:]))
-        self.hooks = [m.register_forward_hook(hook) for m in self.model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+        own_topk = torch.Tensor.topk
+
+        def topk(scores, k, *args, **kwargs):            # the only place where an indexer shows its scores
+            gaps = position_gaps(scores.detach(), k)
+            self.gaps.append(gaps[:, -1] if self.last else gaps.reshape(-1))
+            return own_topk(scores, k, *args, **kwargs)
+
+        swap = lambda to: lambda *_: setattr(torch.Tensor, "topk", to)
+        named = lambda end: [m for m in self.model.modules() if type(m).__name__.lower().endswith(end)]
+        self.hooks = [m.register_forward_hook(hook) for m in named("topkrouter")]
+        for m in named("indexer"):
+            self.hooks += [m.register_forward_pre_hook(swap(topk)), m.register_forward_hook(swap(own_topk))]
         return self
 
     def __exit__(self, *_):

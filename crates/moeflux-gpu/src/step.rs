@@ -4,7 +4,7 @@
 //! **Invariant:** a step is independent of the batch. A batch adds four words before the parameters
 //! (see `common.wgsl`), state bindings, and the grid size.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use moeflux::provider::ids::LayerIdx;
@@ -115,6 +115,40 @@ impl Splits {
     }
 }
 
+/// Memory for the scores of positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScoreMemory {
+    /// Positions that a row chooses; rows that see no more have no scores.
+    pub(crate) n_chosen: u32,
+    /// Capacity for scores.
+    pub(crate) n_scores_max: u32,
+    /// Positions of a workgroup.
+    pub(crate) n_positions_each: u32,
+}
+
+impl ScoreMemory {
+    /// Returns ranges of a part's rows whose scores fit at a time; `None` if not even those of one
+    /// row fit. A row takes as much as the last one, which sees `n_seen` positions.
+    pub(crate) fn rows(self, n_rows: u32, n_seen: u32) -> Option<Vec<Range<u32>>> {
+        let first = (self.n_chosen + n_rows).saturating_sub(n_seen);
+        if first >= n_rows {
+            return Some(Vec::new());
+        }
+        let n_each = self.n_scores_max / n_seen;
+        let ranges = |n_each: u32| {
+            let starts = (first..n_rows).step_by(n_each as usize);
+            starts.map(|at| at..n_rows.min(at + n_each)).collect()
+        };
+        (n_each > 0).then(|| ranges(n_each))
+    }
+
+    /// Returns the workgroups of a step for rows that see `n_seen` positions. Along z, a step that
+    /// divides positions among workgroups has none of its own.
+    pub(crate) fn groups(self, [x, y, z]: [u32; 3], n_seen: u32) -> [u32; 3] {
+        if z == 0 { [n_seen.div_ceil(self.n_positions_each), y, 1] } else { [x, y, z] }
+    }
+}
+
 /// Set that a step is repeated over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Over {
@@ -127,6 +161,11 @@ pub(crate) enum Over {
     /// The rows of parts with more than one row, between steps over the same states. One dispatch
     /// covers each run of consecutive rows.
     RowsOfLong(LayerIdx),
+    /// As `State`, with the layer's index keys bound as its first table.
+    IndexKeys(LayerIdx),
+    /// The rows of each segment that choose positions, as many at a time as their scores fit into
+    /// memory, with the layer's index keys bound. Steps in a row are repeated together.
+    Choices(LayerIdx, ScoreMemory),
     /// The buffers that hold experts of the layer: one dispatch each for all rows, with the buffer
     /// bound as `weights`.
     Experts(LayerIdx),
@@ -136,7 +175,10 @@ impl Over {
     /// Returns the layer whose states the step is repeated over.
     pub(crate) const fn states_of(self) -> Option<LayerIdx> {
         match self {
-            Self::State(layer) | Self::RowsOfLong(layer) => Some(layer),
+            Self::State(layer)
+            | Self::RowsOfLong(layer)
+            | Self::IndexKeys(layer)
+            | Self::Choices(layer, _) => Some(layer),
             Self::Rows | Self::Experts(_) => None,
         }
     }
@@ -253,8 +295,12 @@ impl DispatchStep {
     /// Returns the number of leading steps that run for one chunk of parts before the next
     /// chunk.
     pub(crate) fn n_together(&self, steps: &[Self]) -> usize {
-        let is_along = |it: &&Self| it.splits == self.splits && it.n_rows == self.n_rows;
-        if self.splits.is_none() { 1 } else { steps.iter().take_while(is_along).count() }
+        let is_along =
+            |it: &&Self| (it.over, it.splits, &it.n_rows) == (self.over, self.splits, &self.n_rows);
+        match (self.splits, self.over) {
+            (None, over) if !matches!(over, Over::Choices(..)) => 1,
+            _ => steps.iter().take_while(is_along).count(),
+        }
     }
 }
 
@@ -286,6 +332,18 @@ mod tests {
         }
         assert_eq!(splits.n_parts_max(1, 1), usize::MAX);
         assert_eq!([(1, 16), (2, 16), (8, 48)].map(|(n, of)| splits.n_parts_max(n, of)), [6, 3, 1]);
+    }
+
+    #[test]
+    fn scores_fit_their_memory() {
+        let memory = ScoreMemory { n_chosen: 4, n_scores_max: 50, n_positions_each: 8 };
+        assert_eq!(memory.rows(4, 4), Some(Vec::new()));
+        // The first of three rows sees four positions, and chooses all.
+        assert_eq!(memory.rows(3, 6), Some(std::iter::once(1..3).collect()));
+        assert_eq!(memory.rows(5, 20), Some(vec![0..2, 2..4, 4..5]));
+        assert_eq!(memory.rows(1, 51), None);
+        assert_eq!(memory.groups([1, 3, 0], 17), [3, 3, 1]);
+        assert_eq!(memory.groups([3, 1, 1], 17), [3, 1, 1]);
     }
 
     #[test]

@@ -40,9 +40,9 @@ pub mod format {
 pub mod spec {
     pub use crate::spec::{
         Activation, AttentionBias, AttentionSpec, ContextLimit, Family, FfnSpec, GateFunction,
-        GatedDeltaSpec, HeadOrder, LayerSpec, Llama3Spec, MixerSpec, MlaSpec, ModelSpec, MoeSpec,
-        NativeFormat, NgramSpec, Pairing, QkNorm, QuantParams, Quantisation, RopeScaling, RopeSpec,
-        RouterSpec, SharedExpertSpec, StreamSpec, YarnSpec,
+        GatedDeltaSpec, HeadOrder, IndexerSpec, LayerSpec, Llama3Spec, MixerSpec, MlaSpec,
+        ModelSpec, MoeSpec, NativeFormat, NgramSpec, Pairing, PositionChoice, QkNorm, QuantParams,
+        Quantisation, RopeScaling, RopeSpec, RouterSpec, SharedExpertSpec, StreamSpec, YarnSpec,
     };
 }
 
@@ -106,12 +106,13 @@ pub mod rows {
 /// The operations of a plan.
 pub mod ops {
     pub use crate::ops::{
-        Activate, Add, Attention, Batch, BufferSpec, CausalConv, Combine, DeltaGates, DeltaShape,
-        Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, Gain, GatedDelta, HeadDot,
-        HeadMatMul, Heads, KeptInputs, KvKind, L2Norm, LayerState, MatMul, MlaAttention,
-        N_OUTPUTS_MAX, NormGate, Op, Orientation, Plan, PlanId, Purpose, RmsNorm, Rope, Route,
-        RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectRows, StateSpec, StreamBase,
-        StreamRead, StreamWeights, StreamWrite, SwiGlu, TopK, Workspace,
+        Activate, Add, Attention, Batch, BufferSpec, CausalConv, ChosenPositions, Combine,
+        DeltaGates, DeltaShape, Embed, ExpertBiases, ExpertDown, ExpertFfn, ExpertUp, Gain,
+        GatedDelta, HeadDot, HeadMatMul, Heads, KeptInputs, KvKind, L2Norm, LayerNorm, LayerState,
+        MatMul, MlaAttention, N_OUTPUTS_MAX, NormGate, Op, Orientation, Plan, PlanId, Purpose,
+        RmsNorm, Rope, Route, RouterKind, Routes, Row, RowKind, RowSet, Segment, SelectPositions,
+        SelectRows, StateSpec, StreamBase, StreamRead, StreamWeights, StreamWrite, SwiGlu, TopK,
+        Workspace,
     };
 }
 

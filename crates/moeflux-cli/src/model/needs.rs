@@ -8,8 +8,8 @@ use moeflux::provider::budget::step_bytes;
 use moeflux::provider::config::N_ROWS_DEFAULT;
 use moeflux::provider::families::ShardedExperts;
 use moeflux::provider::ids::MatrixId;
-use moeflux::provider::ops::{KvKind, Op};
-use moeflux::provider::spec::MixerSpec;
+use moeflux::provider::ops::{KvKind, LayerState, Op};
+use moeflux::provider::spec::{MixerSpec, MlaSpec, PositionChoice};
 use moeflux::provider::weights::ExpertBank;
 use moeflux::{Arithmetic, ByteCount, Error, Result};
 use moeflux_kernels::{MatrixKind, MatrixLayout};
@@ -103,8 +103,11 @@ pub(crate) struct Needs {
     pub(crate) kv_bytes_per_position: u64,
     /// Recurrent state of a session.
     pub(crate) state_bytes: u64,
-    /// Multiplications and additions of attention, for each position that a token attends to.
+    /// Multiplications and additions of attention and of indexers, for each position that a token
+    /// sees.
     pub(crate) attention_operations: u64,
+    /// Attention of layers that choose positions.
+    pub(crate) chosen: ChosenAttention,
     /// Operations on recurrent states, for a token.
     pub(crate) state_operations: u64,
     /// Activations of one row of a step.
@@ -115,7 +118,47 @@ pub(crate) struct Needs {
     pub(crate) context_max: u64,
 }
 
+/// Attention of layers that choose positions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ChosenAttention {
+    /// Positions that are chosen.
+    pub(crate) n_positions: u64,
+    /// Multiplications and additions for each of them.
+    pub(crate) operations: u64,
+    /// Keys and values of a position.
+    pub(crate) n_bytes: u64,
+}
+
+impl ChosenAttention {
+    fn new(blueprint: &Blueprint) -> Self {
+        let mut chosen = Self::default();
+        for layer in &blueprint.spec.layers {
+            let MixerSpec::Mla(mla) = &layer.mixer else { continue };
+            let Some(choice) = mla.choice else { continue };
+            let (latent_cols, rope_cols) = (mla.kv_rank, mla.rope_dim);
+            let state = LayerState::Latent { latent_cols, rope_cols, index_cols: 0 };
+            chosen.n_positions = choice.n_chosen() as u64;
+            chosen.operations += latent_operations(mla);
+            chosen.n_bytes += state.bytes_per_position(KV_KIND) as u64;
+        }
+        chosen
+    }
+}
+
 impl Needs {
+    /// Returns the operations of the attention of a token that sees `n_seen` positions.
+    pub(crate) fn attention_operations_over(&self, n_seen: f64) -> f64 {
+        let n_chosen = n_seen.min(float(self.chosen.n_positions));
+        float(self.attention_operations) * n_seen + float(self.chosen.operations) * n_chosen
+    }
+
+    /// Returns the bytes of keys and values that it reads.
+    pub(crate) fn attention_bytes_over(&self, n_seen: u64) -> u64 {
+        let n_unread = n_seen.saturating_sub(self.chosen.n_positions);
+        let all = self.kv_bytes_per_position.saturating_mul(n_seen);
+        all.saturating_sub(self.chosen.n_bytes.saturating_mul(n_unread))
+    }
+
     /// Counts the requirements of a model.
     pub(crate) fn new(blueprint: &Blueprint) -> Self {
         let Blueprint { spec, plan, manifest, .. } = blueprint;
@@ -150,6 +193,7 @@ impl Needs {
             kv_bytes_per_position: plan.state.bytes_per_position(KV_KIND),
             state_bytes: plan.state.fixed_bytes(),
             attention_operations: sum(attention_operations),
+            chosen: ChosenAttention::new(blueprint),
             state_operations: sum(state_operations),
             workspace_bytes_per_row: workspace_bytes(1) - workspace_bytes(0),
             workspace_fixed_bytes: workspace_bytes(0),
@@ -265,15 +309,23 @@ fn head_costs(blueprint: &Blueprint) -> ProductCosts {
     costs
 }
 
-/// Returns the operations for scores and sums, a multiplication and an addition for each channel of
-/// each head. Latent attention compares in the latent.
+/// Returns the operations for scores and sums of all positions that a token sees, a multiplication
+/// and an addition for each channel of each head.
 fn attention_operations(mixer: &MixerSpec) -> u64 {
-    let channels = match mixer {
-        MixerSpec::Attention(it) => 2 * it.n_heads * it.head_dim,
-        MixerSpec::Mla(it) => it.n_heads * (2 * it.kv_rank + it.rope_dim),
+    match mixer {
+        MixerSpec::Attention(it) => 4 * (it.n_heads * it.head_dim) as u64,
+        MixerSpec::Mla(it) => match it.choice {
+            None => latent_operations(it),
+            Some(PositionChoice::Own(indexer)) => 2 * (indexer.n_heads * indexer.head_dim) as u64,
+            Some(PositionChoice::Shared { .. }) => 0,
+        },
         MixerSpec::GatedDelta(_) => 0,
-    };
-    2 * channels as u64
+    }
+}
+
+/// Returns the operations for each position of latent attention, which compares in the latent.
+fn latent_operations(mla: &MlaSpec) -> u64 {
+    2 * (mla.n_heads * (2 * mla.kv_rank + mla.rope_dim)) as u64
 }
 
 /// Returns the operations on recurrent states: each head's state is read with a key, changed, and

@@ -11,7 +11,7 @@ use crate::device::recorder::CommandRecorder;
 use crate::experts::ExpertBinding;
 use crate::memory::batches::{PlacedBatch, SegmentParts};
 use crate::params::narrow;
-use crate::step::{BatchParams, DispatchStep, Over};
+use crate::step::{BatchParams, DispatchStep, Over, ScoreMemory};
 
 impl GpuBackend {
     /// Records the steps of a plan for a batch.
@@ -93,7 +93,10 @@ impl PlanRecorder<'_> {
             }
             match step.over {
                 Over::Rows => self.rows(step, all, None)?,
-                Over::State(layer) | Over::RowsOfLong(layer) => {
+                Over::State(layer)
+                | Over::RowsOfLong(layer)
+                | Over::IndexKeys(layer)
+                | Over::Choices(layer, _) => {
                     let before = step_idx.checked_sub(1).map(|before| steps[before].over);
                     if before.and_then(Over::states_of) != Some(layer) {
                         let rest = &steps[step_idx..];
@@ -128,21 +131,67 @@ impl PlanRecorder<'_> {
         };
         let parts = if is_recurrent(&placed.whole) { placed.between_marks } else { placed.whole };
         for group in parts.groups() {
-            let bind_group = states.bind_group(group.parts[0].arena, layer);
+            let arena = group.parts[0].arena;
+            let bind_group = states.bind_group(arena, layer);
+            let index_group = states.index_group(arena, layer);
             let mut rest = steps;
             while let Some(first) = rest.first() {
                 let (together, after) = rest.split_at(first.n_together(rest));
                 rest = after;
-                if first.over == Over::State(layer) {
-                    let parts = group.of_rows(&first.n_rows);
-                    self.over_parts(together, parts, (placed.rows_at, bind_group))?;
-                    continue;
+                let parts = group.of_rows(&first.n_rows);
+                match first.over {
+                    Over::IndexKeys(_) => {
+                        self.over_parts(together, parts, (placed.rows_at, index_group))?;
+                    }
+                    Over::Choices(_, memory) => {
+                        self.over_choices((together, memory), parts, index_group)?;
+                    }
+                    Over::RowsOfLong(_) => self.over_rows_of_long(first, group, placed.rows_at)?,
+                    _ => self.over_parts(together, parts, (placed.rows_at, bind_group))?,
                 }
-                for run in group.rows_of_long() {
-                    let (first_row, n_rows) = (run.start, narrow(run.len()));
-                    let batch_at = placed.rows_at;
-                    let batch_params = BatchParams { first_row, n_rows, batch_at, place: 0 };
-                    self.rows(first, batch_params, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Records a step over the rows of long parts.
+    fn over_rows_of_long(
+        &mut self,
+        step: &DispatchStep,
+        group: SegmentParts<'_>,
+        batch_at: u32,
+    ) -> Result<()> {
+        for run in group.rows_of_long() {
+            let (first_row, n_rows) = (run.start, narrow(run.len()));
+            let batch_params = BatchParams { first_row, n_rows, batch_at, place: 0 };
+            self.rows(step, batch_params, None)?;
+        }
+        Ok(())
+    }
+
+    /// Records the steps that score and list positions, for the rows of each part that choose some:
+    /// all steps for some rows before the next rows.
+    fn over_choices(
+        &mut self,
+        (steps, memory): (&[DispatchStep], ScoreMemory),
+        parts: SegmentParts<'_>,
+        bind_group: &wgpu::BindGroup,
+    ) -> Result<()> {
+        for chunk in parts.chunks(1) {
+            let Some(part) = chunk.parts.first() else { continue };
+            let ranges = memory.rows(part.n_rows, part.n_seen).ok_or_else(|| {
+                let problem = format!(
+                    "chooses among at most {} positions, but a session has {}",
+                    memory.n_scores_max, part.n_seen
+                );
+                self.recorder.gpu().error(&problem)
+            })?;
+            for rows in ranges {
+                let (first_row, n_rows) = (rows.start, narrow(rows.len()));
+                let batch_params = BatchParams { first_row, n_rows, batch_at: 0, place: chunk.at };
+                for step in steps {
+                    let grid = memory.groups(step.groups(n_rows), part.n_seen);
+                    self.dispatch(step, (batch_params, grid), Some(bind_group))?;
                 }
             }
         }
@@ -223,7 +272,9 @@ impl PlanRecorder<'_> {
             pass.set_bind_group(1, &self.memory.weights.arenas[arena].bind_group, &[]);
         }
         match (step.over, bind_group) {
-            (Over::State(_), Some(state)) => pass.set_bind_group(2, state, &[]),
+            (Over::State(_) | Over::IndexKeys(_) | Over::Choices(..), Some(state)) => {
+                pass.set_bind_group(2, state, &[]);
+            }
             (Over::Experts(_), Some(experts)) => pass.set_bind_group(1, experts, &[]),
             _ => {}
         }

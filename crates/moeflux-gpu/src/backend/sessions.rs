@@ -72,7 +72,7 @@ impl SessionStates for GpuBackend {
 
     fn read_state(&mut self, state: StateId, part: StatePart, target: &mut [u8]) -> Result<()> {
         let mut rest = target;
-        for table_idx in 0..2 {
+        for table_idx in 0..self.memory.states.ranges(state, part).len() {
             let ranges = &self.memory.states.ranges(state, part)[table_idx];
             let Some(table) = ranges.first().map(|it| it.table) else { continue };
             let n_stored = ranges.iter().map(StateRange::n_stored).sum();

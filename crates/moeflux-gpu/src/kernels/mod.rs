@@ -44,15 +44,17 @@ impl std::fmt::Debug for Kernel {
 
 /// All kernels.
 #[cfg_attr(not(test), expect(dead_code, reason = "tests look at all shaders"))]
-pub(crate) const KERNELS: [Kernel; 27] = [
+pub(crate) const KERNELS: [Kernel; 29] = [
     elementwise::embed::KERNEL,
     elementwise::select_rows::KERNEL,
     norms::rms_norm::KERNEL,
+    norms::layer_norm::KERNEL,
     norms::l2_norm::KERNEL,
     products::matmul::KERNEL,
     products::head_matmul::KERNEL,
     attention::rope::KERNEL,
     attention::kv_attention::KERNEL,
+    attention::select_positions::KERNEL,
     attention::mla_attention::KERNEL,
     delta::causal_conv::KERNEL,
     delta::delta_gates::KERNEL,
@@ -154,11 +156,13 @@ fn compile(op: &Op, compiler: &mut PlanCompiler<'_>) -> Result<()> {
         Op::Embed(op) => elementwise::embed::compile(op, compiler),
         Op::SelectRows(op) => elementwise::select_rows::compile(op, compiler),
         Op::RmsNorm(op) => norms::rms_norm::compile(op, compiler),
+        Op::LayerNorm(op) => norms::layer_norm::compile(op, compiler),
         Op::L2Norm(op) => norms::l2_norm::compile(op, compiler),
         Op::MatMul(op) => products::matmul::compile(op, compiler),
         Op::HeadMatMul(op) => products::head_matmul::compile(op, compiler),
         Op::Rope(op) => attention::rope::compile(op, compiler),
         Op::Attention(op) => attention::kv_attention::compile(op, compiler),
+        Op::SelectPositions(op) => attention::select_positions::compile(op, compiler),
         Op::MlaAttention(op) => attention::mla_attention::compile(op, compiler),
         Op::CausalConv(op) => delta::causal_conv::compile(op, compiler),
         Op::DeltaGates(op) => delta::delta_gates::compile(op, compiler),

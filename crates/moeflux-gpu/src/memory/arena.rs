@@ -103,20 +103,33 @@ pub(crate) enum PageKind {
     Copies,
 }
 
-/// One of the two buffers that hold a layer's states.
+/// One of the buffers that hold a layer's states.
 #[derive(Debug)]
 pub(crate) struct StateTable {
     pub(crate) buffer: wgpu::Buffer,
     pub(crate) layout: TableLayout,
 }
 
-/// The two buffers of a layer.
+/// The buffers of a layer.
 #[derive(Debug)]
 struct LayerStateBuffers {
-    /// Keys, latents, or inputs of the convolution; then values, rotated keys, or the delta state.
-    tables: [StateTable; 2],
-    bind_group: wgpu::BindGroup,
+    /// Keys, latents, or inputs of the convolution; then values, rotated keys, or the delta state;
+    /// then index keys.
+    tables: [StateTable; N_TABLES],
+    groups: StateGroups,
 }
+
+/// The bind groups of a layer. Kernels bind no more than two tables, so that few buffers suffice.
+#[derive(Debug)]
+struct StateGroups {
+    /// The first two tables.
+    plain: wgpu::BindGroup,
+    /// The index keys as the first table.
+    index: wgpu::BindGroup,
+}
+
+/// Tables of a layer.
+pub(crate) const N_TABLES: usize = 3;
 
 /// The layer states of some sessions.
 ///
@@ -142,10 +155,10 @@ impl StateArena {
             Ok(StateTable { buffer: gpu.buffer("the state of sessions", 0, STORAGE)?, layout })
         };
         let layer = |layer: &LayerState| -> Result<LayerStateBuffers> {
-            let [first, second] = layouts_of(layer);
-            let tables = [table(first)?, table(second)?];
-            let bind_group = bind(gpu, &tables, &lists);
-            Ok(LayerStateBuffers { tables, bind_group })
+            let [first, second, third] = layouts_of(layer);
+            let tables = [table(first)?, table(second)?, table(third)?];
+            let groups = StateGroups::new(gpu, &tables, &lists);
+            Ok(LayerStateBuffers { tables, groups })
         };
         let layers = spec.layers.iter().map(layer).collect::<Result<_>>()?;
         let (positions, copies) = (PageAllocator::default(), PageAllocator::default());
@@ -172,10 +185,15 @@ impl StateArena {
 
     /// Returns the bind group of a layer.
     pub(crate) fn bind_group(&self, layer: LayerIdx) -> &wgpu::BindGroup {
-        &self.layers[layer.0].bind_group
+        &self.layers[layer.0].groups.plain
     }
 
-    pub(crate) fn tables(&self, layer: LayerIdx) -> &[StateTable; 2] {
+    /// Returns the bind group of a layer with its index keys as the first table.
+    pub(crate) fn index_group(&self, layer: LayerIdx) -> &wgpu::BindGroup {
+        &self.layers[layer.0].groups.index
+    }
+
+    pub(crate) fn tables(&self, layer: LayerIdx) -> &[StateTable; N_TABLES] {
         &self.layers[layer.0].tables
     }
 
@@ -245,15 +263,17 @@ impl StateArena {
                 let n_bytes = table.layout.page_bytes() * n as u64;
                 gpu.buffer("the state of sessions", n_bytes, STORAGE)
             });
-            let [first, second] = made;
+            let [first, second, third] = made;
             let mut encoder = gpu.device().create_command_encoder(&<_>::default());
-            for (table, buffer) in layer.tables.iter_mut().zip([first?, second?]) {
+            for (table, buffer) in layer.tables.iter_mut().zip([first?, second?, third?]) {
                 let kept_bytes = table.layout.page_bytes() * n_kept as u64;
-                encoder.copy_buffer_to_buffer(&table.buffer, 0, &buffer, 0, kept_bytes);
+                if kept_bytes > 0 {
+                    encoder.copy_buffer_to_buffer(&table.buffer, 0, &buffer, 0, kept_bytes);
+                }
                 table.buffer = buffer;
             }
             gpu.queue().submit([encoder.finish()]);
-            layer.bind_group = bind(gpu, &layer.tables, &self.lists);
+            layer.groups = StateGroups::new(gpu, &layer.tables, &self.lists);
             if n_kept > 0 {
                 gpu.wait()?;
             }
@@ -282,7 +302,7 @@ impl StateArena {
         self.taken_lists.resize(n_lists, false);
         self.taken_lists[list] = true;
         for layer in &mut self.layers {
-            layer.bind_group = bind(gpu, &layer.tables, &self.lists);
+            layer.groups = StateGroups::new(gpu, &layer.tables, &self.lists);
         }
         Ok((list, true))
     }
@@ -346,24 +366,37 @@ fn copy_within(
     Ok(())
 }
 
-fn layouts_of(layer: &LayerState) -> [TableLayout; 2] {
+fn layouts_of(layer: &LayerState) -> [TableLayout; N_TABLES] {
     let positions = |n_heads, head_dim| TableLayout::Positions { n_heads, head_dim };
     match *layer {
         LayerState::KeyValue { n_heads, k_cols, v_cols } => {
-            [positions(n_heads, k_cols / n_heads), positions(n_heads, v_cols / n_heads)]
+            let [k, v] = [k_cols, v_cols].map(|n_cols| positions(n_heads, n_cols / n_heads));
+            [k, v, positions(1, 0)]
         }
-        LayerState::Latent { latent_cols, rope_cols } => {
-            [positions(1, latent_cols), positions(1, rope_cols)]
+        LayerState::Latent { latent_cols, rope_cols, index_cols } => {
+            [latent_cols, rope_cols, index_cols].map(|n_cols| positions(1, n_cols))
         }
         LayerState::Recurrent { conv_values, delta_values } => {
             let whole = |n_values| TableLayout::Whole { n_values };
-            [whole(conv_values), whole(delta_values)]
+            [whole(conv_values), whole(delta_values), whole(0)]
         }
     }
 }
 
-fn bind(gpu: &Gpu, tables: &[StateTable; 2], lists: &wgpu::Buffer) -> wgpu::BindGroup {
-    let buffers = [&tables[0].buffer, &tables[1].buffer, lists];
+impl StateGroups {
+    fn new(
+        gpu: &Gpu,
+        [first, second, index]: &[StateTable; N_TABLES],
+        lists: &wgpu::Buffer,
+    ) -> Self {
+        Self {
+            plain: bind(gpu, [&first.buffer, &second.buffer, lists]),
+            index: bind(gpu, [&index.buffer, &second.buffer, lists]),
+        }
+    }
+}
+
+fn bind(gpu: &Gpu, buffers: [&wgpu::Buffer; 3]) -> wgpu::BindGroup {
     let entries: Vec<_> = (0..)
         .zip(buffers)
         .map(|(binding, it)| wgpu::BindGroupEntry { binding, resource: it.as_entire_binding() })

@@ -17,7 +17,7 @@ use moeflux::provider::ids::{LayerIdx, StateId};
 use moeflux::provider::ops::{KvKind, StateSpec};
 
 use crate::device::Gpu;
-use crate::memory::arena::{PageKind, StateArena, StateTable, TableLayout};
+use crate::memory::arena::{N_TABLES, PageKind, StateArena, StateTable, TableLayout};
 use crate::params::narrow;
 use crate::shader::PAGE_POSITIONS;
 
@@ -375,6 +375,11 @@ impl DeviceStates {
         self.arenas[&arena].bind_group(layer)
     }
 
+    /// Returns the bind group of a layer with its index keys as the first table.
+    pub(crate) fn index_group(&self, arena: usize, layer: LayerIdx) -> &wgpu::BindGroup {
+        self.arenas[&arena].index_group(layer)
+    }
+
     /// Returns whether a layer is recurrent.
     pub(crate) fn is_recurrent(&self, arena: usize, layer: LayerIdx) -> bool {
         self.arenas[&arena].spec.layers[layer.0].is_recurrent()
@@ -397,19 +402,27 @@ impl DeviceStates {
     }
 
     /// Returns the ranges of a part to read, table by table. Empty if the layer is of another kind.
-    pub(crate) fn ranges(&self, id: StateId, part: StatePart) -> [Vec<StateRange<'_>>; 2] {
+    pub(crate) fn ranges(&self, id: StateId, part: StatePart) -> [Vec<StateRange<'_>>; N_TABLES] {
         self.ranges_in(self.state(id).current, id, part)
     }
 
     /// Returns the ranges of a part to write; of recurrent layers, the copy that a commit makes
     /// current.
-    pub(crate) fn targets(&self, id: StateId, part: StatePart) -> [Vec<StateRange<'_>>; 2] {
+    pub(crate) fn targets(&self, id: StateId, part: StatePart) -> [Vec<StateRange<'_>>; N_TABLES] {
         self.ranges_in(1 - self.state(id).current, id, part)
     }
 
-    fn ranges_in(&self, current: usize, id: StateId, part: StatePart) -> [Vec<StateRange<'_>>; 2] {
+    fn ranges_in(
+        &self,
+        current: usize,
+        id: StateId,
+        part: StatePart,
+    ) -> [Vec<StateRange<'_>>; N_TABLES] {
         let DeviceSessionState { arena, pages, copies, .. } = self.state(id);
-        self.arenas[arena].tables(part.layer()).each_ref().map(|table| match (part, table.layout) {
+        let tables = self.arenas[arena].tables(part.layer()).each_ref();
+        tables.map(|table| match (part, table.layout) {
+            // Most layers have fewer tables.
+            (_, layout) if layout.stored_values(1) == 0 => Vec::new(),
             (StatePart::Positions { first, n, .. }, TableLayout::Positions { .. }) => {
                 let runs = position_runs(pages, first..first + n);
                 runs.into_iter().map(|(first, n)| StateRange { table, first, n }).collect()

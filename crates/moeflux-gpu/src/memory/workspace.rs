@@ -34,8 +34,8 @@ pub(crate) struct DeviceWorkspace {
     scratch: HashMap<(&'static str, RowSet), (u32, View)>,
     /// Number of assigned values.
     n_values: u64,
-    /// Rows swapped out of a buffer, and the memory for the next swap.
-    swapped: Option<[wgpu::Buffer; 2]>,
+    /// Rows swapped out of each buffer, and the memory for the next swap.
+    swapped: HashMap<usize, [wgpu::Buffer; 2]>,
 }
 
 impl DeviceWorkspace {
@@ -63,7 +63,7 @@ impl DeviceWorkspace {
             activations,
             scratch: HashMap::new(),
             n_values,
-            swapped: None,
+            swapped: HashMap::new(),
         })
     }
 
@@ -126,11 +126,14 @@ impl DeviceWorkspace {
         let activation = self.activation(buffer);
         let n_bytes = 4 * u64::from(activation.row_stride) * n_rows as u64;
         let at_bytes = 4 * u64::from(activation.first);
-        if self.swapped.as_ref().is_none_or(|[swapped, _]| swapped.size() < n_bytes) {
+        let known = self.swapped.get(&buffer.0);
+        if known.is_none_or(|[swapped, _]| swapped.size() < n_bytes) {
             let made = || gpu.buffer("rows set aside", n_bytes, STORAGE);
-            self.swapped = Some([made()?, made()?]);
+            self.swapped.insert(buffer.0, [made()?, made()?]);
         }
-        let Some([kept, next]) = &mut self.swapped else { unreachable!("both were made") };
+        let Some([kept, next]) = self.swapped.get_mut(&buffer.0) else {
+            unreachable!("both were made")
+        };
         encoder.copy_buffer_to_buffer(&self.buffer, at_bytes, next, 0, n_bytes);
         encoder.copy_buffer_to_buffer(kept, 0, &self.buffer, at_bytes, n_bytes);
         std::mem::swap(kept, next);

@@ -80,13 +80,14 @@ impl Mixers {
             k_rope,
             out: outs[1].split(20),
             scale: 0.2,
+            chosen: None,
         }));
         let mut vector = |n: usize| weights.push_vector(rng.normals(n, 0.3));
         ops.extend(delta(&mut vector, &mut workspace, [qkv, a, b, gate, outs[2]]));
         let spec = StateSpec {
             layers: vec![
                 LayerState::KeyValue { n_heads: 2, k_cols: 64, v_cols: 64 },
-                LayerState::Latent { latent_cols: 16, rope_cols: 8 },
+                LayerState::Latent { latent_cols: 16, rope_cols: 8, index_cols: 0 },
                 LayerState::Recurrent { conv_values: 3 * 128, delta_values: 4 * 16 * 16 },
             ],
         };

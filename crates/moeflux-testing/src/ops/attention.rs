@@ -216,13 +216,14 @@ fn latent_shape(rng: &mut Rng) -> (usize, usize, usize) {
 fn mla_attention(mut builder: CaseBuilder, shape: fn(&mut Rng) -> (usize, usize, usize)) -> OpCase {
     let (n_heads, latent_cols, rope_cols) = shape(&mut builder.rng);
     let op = MlaAttention {
-        layer: builder.layer(LayerState::Latent { latent_cols, rope_cols }),
+        layer: builder.layer(LayerState::Latent { latent_cols, rope_cols, index_cols: 0 }),
         q_latent: builder.heads("q_latent", (n_heads, latent_cols)),
         q_rope: builder.heads("q_rope", (n_heads, rope_cols)),
         latent: builder.heads("latent", (1, latent_cols)),
         k_rope: builder.heads("k_rope", (1, rope_cols)),
         out: builder.output_heads("out", (n_heads, latent_cols)),
         scale: 1.0 / ((latent_cols + rope_cols) as f32).sqrt(),
+        chosen: None,
     };
     builder.finish(vec![Op::MlaAttention(op)])
 }

@@ -210,6 +210,20 @@ impl CaseBuilder {
         out
     }
 
+    /// Adds a buffer whose row of a session's token `idx` is `row(rng, idx)`.
+    pub(crate) fn input_rows(
+        &mut self,
+        name: &'static str,
+        n_cols: usize,
+        row: impl Fn(&mut Rng, usize) -> Vec<f32>,
+    ) -> Heads {
+        let n_tokens = self.sessions.iter().map(|session| session.n_tokens);
+        let places: Vec<usize> = n_tokens.flat_map(|n_tokens| 0..n_tokens).collect();
+        let rows = places.into_iter().flat_map(|idx| row(&mut self.rng, idx));
+        let mut values = rows.collect::<Vec<f32>>().into_iter();
+        self.input_of(name, n_cols, |_| values.next().expect("a value per column"))
+    }
+
     /// A row of normal values.
     pub(crate) fn input(&mut self, name: &'static str, n_cols: usize) -> Heads {
         self.input_of(name, n_cols, Rng::normal)

@@ -13,6 +13,7 @@ mod experts;
 mod linear;
 mod blocks;
 mod pointwise;
+mod positions;
 mod streams;
 mod router;
 mod run;
@@ -139,6 +140,8 @@ pub enum Topic {
     Streams,
     /// Attention over keys and values or latents.
     Attention,
+    /// Choices of positions, and attention over chosen positions.
+    Positions,
     /// Gated delta rules.
     Delta,
     /// Choices of experts.
@@ -152,11 +155,12 @@ pub enum Topic {
 }
 
 impl Topic {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Products,
         Self::Pointwise,
         Self::Streams,
         Self::Attention,
+        Self::Positions,
         Self::Delta,
         Self::Routers,
         Self::Experts,
@@ -170,6 +174,7 @@ impl Topic {
             Self::Pointwise => pointwise::MAKERS,
             Self::Streams => streams::MAKERS,
             Self::Attention => attention::MAKERS,
+            Self::Positions => positions::MAKERS,
             Self::Delta => delta::MAKERS,
             Self::Routers => router::MAKERS,
             Self::Experts => experts::MAKERS,
@@ -221,6 +226,11 @@ macro_rules! test_ops {
         #[test]
         fn attentions() {
             $crate::ops::Topic::Attention.check::<$suite>();
+        }
+
+        #[test]
+        fn chosen_positions() {
+            $crate::ops::Topic::Positions.check::<$suite>();
         }
 
         #[test]

@@ -1,7 +1,7 @@
 //! Cases of norms, rope, activations and sums, in place and not.
 
 use moeflux::provider::ops::{
-    Add, Gain, Heads, L2Norm, NormGate, Op, RmsNorm, Rope, SelectRows, SwiGlu, TopK,
+    Add, Gain, Heads, L2Norm, LayerNorm, NormGate, Op, RmsNorm, Rope, SelectRows, SwiGlu, TopK,
 };
 use moeflux::provider::spec::{GateFunction, Pairing};
 
@@ -37,6 +37,13 @@ pub(super) const MAKERS: &[CaseMaker] = &[
         n_cases: 2,
         error_source: ErrorSource::Pointwise,
         make: |seed| norm_of(CaseBuilder::with_sessions(Rng::new(seed), &[2]), (1, 7168)),
+    },
+    CaseMaker {
+        op: "layer_norm",
+        what: "heads, in place or not",
+        n_cases: 16,
+        error_source: ErrorSource::Pointwise,
+        make: layer_norm,
     },
     CaseMaker {
         op: "l2_norm",
@@ -126,6 +133,20 @@ fn norm_of(mut builder: CaseBuilder, shape: (usize, usize)) -> OpCase {
     let out = output(&mut builder, &[x]);
     let epsilon = builder.rng.pick(&[1e-6, 1e-5, 0.1]);
     builder.finish(vec![Op::RmsNorm(RmsNorm { x, gain, gate, out, epsilon })])
+}
+
+fn layer_norm(seed: u64) -> OpCase {
+    let mut builder = CaseBuilder::new(seed);
+    let shape = shape(&mut builder.rng);
+    // With a column or two, or a small epsilon, the deviations may be tiny: their rounding errors
+    // would be magnified.
+    let shape = (shape.0, shape.1 + 8);
+    let x = builder.heads("x", shape);
+    let gain = builder.normal_vector(shape.1, 1.0);
+    let bias = builder.normal_vector(shape.1, 0.0);
+    let out = output(&mut builder, &[x]);
+    let epsilon = builder.rng.pick(&[1e-6, 1e-5, 0.1]);
+    builder.finish(vec![Op::LayerNorm(LayerNorm { x, gain, bias, out, epsilon })])
 }
 
 fn l2_norm(seed: u64) -> OpCase {

@@ -58,6 +58,13 @@ struct KvPage {
     _booking: Booking,
 }
 
+/// Copies of one head of some positions, at most [`BLOCK_POSITIONS`].
+#[derive(Debug, Default)]
+pub(crate) struct GatheredRows {
+    /// Bytes of the parts. Words align the values.
+    parts: [Vec<u64>; 3],
+}
+
 impl KvTable {
     /// Creates a table without memory, for sessions of at most `context` positions.
     #[must_use]
@@ -164,6 +171,47 @@ impl KvTable {
         };
         let stride = self.code_shape().map_or(self.head_dim, |shape| shape.n_cols);
         CachedRows { values, n_rows: positions.len(), row_len: self.head_dim, stride }
+    }
+
+    /// Copies one head of some positions, which may lie in any pages. Returns the copies.
+    pub(crate) fn gather<'a>(
+        &self,
+        head_idx: usize,
+        positions: &[usize],
+        target: &'a mut GatheredRows,
+    ) -> CachedRows<'a> {
+        assert!(positions.len() <= BLOCK_POSITIONS, "{} positions", positions.len());
+        for (part_idx, target) in target.parts.iter_mut().enumerate() {
+            let n_bytes = self.part_bytes[part_idx];
+            let n_words = (BLOCK_POSITIONS * n_bytes).div_ceil(size_of::<u64>());
+            target.resize(n_words.max(target.len()), 0);
+            let target: &mut [u8] = cast_slice_mut(target);
+            for (row_idx, &position) in positions.iter().enumerate() {
+                let row = self.part(part_idx, head_idx, &(position..position + 1));
+                target[row_idx * n_bytes..][..n_bytes].copy_from_slice(row);
+            }
+        }
+        let parts = target.parts.each_ref();
+        let bytes = |part_idx: usize, n_rows: usize| -> &'a [u8] {
+            let bytes: &[u8] = cast_slice(parts[part_idx]);
+            &bytes[..n_rows * self.part_bytes[part_idx]]
+        };
+        let n_rows = positions.len();
+        let values = match self.kind {
+            KvKind::F32 => CachedValues::F32(cast_slice(bytes(0, n_rows))),
+            KvKind::F16 => CachedValues::F16(cast_slice(bytes(0, n_rows))),
+            KvKind::Codes => {
+                let (shape, n_rows) = (CodeShape::of(self.head_dim), BLOCK_POSITIONS);
+                let layout = MatrixLayout { kind: shape.kind(), n_rows, n_cols: shape.n_cols };
+                let [codes, scales, biases] = [0, 1, 2].map(|part_idx| bytes(part_idx, n_rows));
+                CachedValues::Codes {
+                    matrix: Matrix::new(layout, codes, scales, biases),
+                    first_row: 0,
+                }
+            }
+        };
+        let stride = self.code_shape().map_or(self.head_dim, |shape| shape.n_cols);
+        CachedRows { values, n_rows, row_len: self.head_dim, stride }
     }
 
     /// Returns the codes of one head in one page: a row per position.

@@ -7,12 +7,12 @@ use crate::families::streams::{StreamBuffers, as_row};
 use crate::families::{
     LayerPlan, ModelPlan, TableLookup, attention, ffn, gated_delta, mla, ngrams, streams,
 };
-use crate::ids::LayerIdx;
+use crate::ids::{BufferId, LayerIdx};
 use crate::ops::{
     Embed, Gain, Heads, KeptInputs, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet,
     SelectRows, StateSpec, TopK, Workspace,
 };
-use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec, NgramSpec};
+use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec, NgramSpec, PositionChoice};
 use crate::weights::Binder;
 
 /// Binds every tensor of the model and builds its plans.
@@ -62,7 +62,22 @@ pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPl
     let head = Plan::over(RowSet::Outputs, ops.clone());
     ops.push(Op::TopK(TopK { x: logits, out: best }));
     let head_and_best = Plan::over(RowSet::Outputs, ops);
-    Ok(ModelPlan { workspace, state, embed, layers, head, logits, head_and_best, best })
+    let carried = carried(stream, &layers);
+    Ok(ModelPlan { workspace, state, carried, embed, layers, head, logits, head_and_best, best })
+}
+
+/// Returns the buffers that pass from layer to layer.
+fn carried(stream: Heads, layers: &[LayerPlan]) -> Vec<BufferId> {
+    let chooses = |op: &Op| matches!(op, Op::SelectPositions(_));
+    let shared = layers.iter().find_map(|layer| {
+        let ops = layer.mixer.ops();
+        let list = ops.iter().find_map(|op| match op {
+            Op::MlaAttention(attention) => attention.chosen.map(|chosen| chosen.list.buffer),
+            _ => None,
+        });
+        list.filter(|_| !ops.iter().any(chooses))
+    });
+    std::iter::once(stream.buffer).chain(shared).collect()
 }
 
 /// Returns the ops that bring the wanted rows of the residual stream to the output matrix, and its
@@ -146,7 +161,12 @@ fn state_of(mixer: &MixerSpec, ngrams: Option<&NgramSpec>, n_cols: usize) -> Lay
             LayerState::KeyValue { n_heads: spec.n_kv_heads, k_cols: cols, v_cols: cols }
         }
         MixerSpec::Mla(spec) => {
-            LayerState::Latent { latent_cols: spec.kv_rank, rope_cols: spec.rope_dim }
+            let (latent_cols, rope_cols) = (spec.kv_rank, spec.rope_dim);
+            let index_cols = match spec.choice {
+                Some(PositionChoice::Own(indexer)) => indexer.head_dim,
+                Some(PositionChoice::Shared { .. }) | None => 0,
+            };
+            LayerState::Latent { latent_cols, rope_cols, index_cols }
         }
         MixerSpec::GatedDelta(spec) => LayerState::Recurrent {
             conv_values: (spec.n_taps - 1) * spec.conv_cols()

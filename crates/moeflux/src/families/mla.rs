@@ -2,6 +2,7 @@
 //! projected into it and the output back.
 
 use crate::error::Result;
+use crate::families::indexer;
 use crate::families::layer_builder::LayerBuilder;
 use crate::ids::MatrixId;
 use crate::ops::{Gain, HeadMatMul, Heads, MlaAttention, Op, Orientation, RmsNorm, Rope};
@@ -32,6 +33,7 @@ pub(super) fn push(
     ops: &mut Vec<Op>,
 ) -> Result<()> {
     let q_row = push_queries(builder, spec, ops)?;
+    let chosen = indexer::push(builder, spec, ops)?;
     let kv_row = builder.buffer("kv", spec.kv_rank + spec.rope_dim);
     ops.push(linear(builder, spec, ("self_attn.kv_a_proj_with_mqa", builder.normed, kv_row))?);
     let latent = kv_row.narrow(0, spec.kv_rank);
@@ -61,6 +63,7 @@ pub(super) fn push(
         k_rope,
         out,
         scale,
+        chosen,
     }));
     ops.push(matrices.out_of.product(out, out_row.split(spec.n_heads)));
     ops.push(linear(builder, spec, ("self_attn.o_proj", out_row, mixed))?);

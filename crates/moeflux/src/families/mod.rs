@@ -11,6 +11,7 @@ mod ngrams;
 mod attention;
 mod ffn;
 mod gated_delta;
+mod indexer;
 mod mla;
 mod decoder;
 mod shard;
@@ -19,7 +20,7 @@ pub(crate) use decoder::build;
 
 use std::ops::Range;
 
-use crate::ids::TableId;
+use crate::ids::{BufferId, TableId};
 use crate::ops::{Heads, Plan, StateSpec, Workspace};
 use crate::rows::NgramHash;
 
@@ -30,6 +31,9 @@ pub struct ModelPlan {
     pub workspace: Workspace,
     /// State that each layer keeps for a session.
     pub state: StateSpec,
+    /// The buffers that pass from layer to layer: the residual stream, and the positions that an
+    /// indexer chose if a layer above it shares them.
+    pub carried: Vec<BufferId>,
     /// Maps tokens to the residual stream.
     pub embed: Plan,
     /// The decoder, in order.

@@ -185,7 +185,7 @@ pub struct StepProgress {
 pub(crate) type LayerCallback<'a> = dyn FnMut(StepProgress) -> ControlFlow<()> + 'a;
 
 /// Runs the next layer over the rows of `batch`; the first layer includes the embedding. Other
-/// batches may run in between if the rows of [`residual_stream`] are restored before this one
+/// batches may run in between if the rows of [`ModelPlan::carried`] are restored before this one
 /// continues. Until the states of its sessions are committed, a batch can be restarted. With
 /// several machines, the caller intends to run the layers before `end` without a pause.
 ///
@@ -236,7 +236,7 @@ fn run_layer_and_guess(
     guess_late(model, device, batch, next)
 }
 
-/// Returns the residual stream: apart from states, all that a batch passes from layer to layer.
+/// Returns the residual stream.
 #[must_use]
 pub(crate) fn residual_stream(model: &LoadedModel) -> Heads {
     let Some(Op::Embed(embed)) = model.plan.embed.ops().first() else {

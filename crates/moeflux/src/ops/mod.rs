@@ -6,11 +6,13 @@
 
 mod batch;
 mod shape;
+mod attention;
 mod norms;
 mod conv;
 mod streams;
 mod plan;
 
+pub use attention::{Attention, ChosenPositions, MlaAttention, SelectPositions};
 pub use batch::{Batch, Routes, Row, RowKind, Segment};
 pub use conv::{CausalConv, KeptInputs};
 pub use norms::{Gain, NormGate, RmsNorm};
@@ -35,6 +37,8 @@ pub enum Op {
     SelectRows(SelectRows),
     /// See [`RmsNorm`].
     RmsNorm(RmsNorm),
+    /// See [`LayerNorm`].
+    LayerNorm(LayerNorm),
     /// See [`L2Norm`].
     L2Norm(L2Norm),
     /// See [`MatMul`].
@@ -45,6 +49,8 @@ pub enum Op {
     Rope(Rope),
     /// See [`Attention`].
     Attention(Attention),
+    /// See [`SelectPositions`].
+    SelectPositions(SelectPositions),
     /// See [`MlaAttention`].
     MlaAttention(MlaAttention),
     /// See [`CausalConv`].
@@ -96,6 +102,21 @@ pub struct SelectRows {
     pub x: Heads,
     /// Target, indexed by output.
     pub out: Heads,
+}
+
+/// `out = (x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon) * gain + bias`, per head.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerNorm {
+    /// Input.
+    pub x: Heads,
+    /// `[head_dim]`, the same for every head.
+    pub gain: VectorId,
+    /// `[head_dim]`, the same for every head.
+    pub bias: VectorId,
+    /// Output; may be `x`.
+    pub out: Heads,
+    /// Added to the mean square.
+    pub epsilon: f32,
 }
 
 /// `x = x / sqrt(sum(x^2) + epsilon) * factor`, per head, in place.
@@ -164,52 +185,6 @@ pub struct Rope {
     pub pairing: Pairing,
     /// YaRN's attention factor; 1 elsewhere.
     pub amplitude: f32,
-}
-
-/// Appends `k` and `v` to the layer's cache, then attends causally:
-/// `out = softmax(scale * q . k) v`, then `* sigmoid(gate)` if there is a gate.
-/// Query head `h` uses key head `h / (q heads / k heads)`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Attention {
-    /// Layer of the cache.
-    pub layer: LayerIdx,
-    /// Queries.
-    pub q: Heads,
-    /// Keys of these rows.
-    pub k: Heads,
-    /// Values of these rows, as many heads as `k`.
-    pub v: Heads,
-    /// Output gate, before its sigmoid; same heads as `out`.
-    pub gate: Option<Heads>,
-    /// As many heads as `q`, with the dimension of `v`.
-    pub out: Heads,
-    /// Factor of the scores.
-    pub scale: f32,
-    /// Number of most recent positions that are seen; all if `None`.
-    pub window: Option<usize>,
-    /// `[q heads]`: an extra score per head that takes weight but contributes no value.
-    pub sinks: Option<VectorId>,
-}
-
-/// Multi-head latent attention in absorbed form: appends `latent` and `k_rope` (one head each) to
-/// the layer's cache, then
-/// `out[h] = softmax(scale * (q_latent[h] . latent + q_rope[h] . k_rope)) latent`.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MlaAttention {
-    /// Layer of the cache.
-    pub layer: LayerIdx,
-    /// Queries in latent space.
-    pub q_latent: Heads,
-    /// Rotated part of the queries.
-    pub q_rope: Heads,
-    /// Latent of these rows, normed; one head.
-    pub latent: Heads,
-    /// Rotated keys of these rows; one head.
-    pub k_rope: Heads,
-    /// In latent space, as many heads as `q_latent`.
-    pub out: Heads,
-    /// Factor of the scores.
-    pub scale: f32,
 }
 
 /// `decay = exp(-exp(a_log) * softplus(a + dt_bias))`, `beta = sigmoid(b)`, per value head.
@@ -434,11 +409,13 @@ impl Op {
             Self::Embed(_) => "embed",
             Self::SelectRows(_) => "select_rows",
             Self::RmsNorm(_) => "rms_norm",
+            Self::LayerNorm(_) => "layer_norm",
             Self::L2Norm(_) => "l2_norm",
             Self::MatMul(_) => "matmul",
             Self::HeadMatMul(_) => "head_matmul",
             Self::Rope(_) => "rope",
             Self::Attention(_) => "attention",
+            Self::SelectPositions(_) => "select_positions",
             Self::MlaAttention(_) => "mla_attention",
             Self::CausalConv(_) => "causal_conv",
             Self::DeltaGates(_) => "delta_gates",
@@ -474,6 +451,7 @@ impl Op {
     pub fn vectors(&self) -> Vec<VectorId> {
         match self {
             Self::RmsNorm(op) => vec![op.gain.vector()],
+            Self::LayerNorm(op) => vec![op.gain, op.bias],
             Self::MatMul(op) => op.bias.into_iter().collect(),
             Self::Rope(op) => vec![op.frequencies],
             Self::Attention(op) => op.sinks.into_iter().collect(),
@@ -502,14 +480,17 @@ impl Op {
             Self::Embed(op) => vec![op.out],
             Self::SelectRows(op) => vec![op.x, op.out],
             Self::RmsNorm(op) => with(&[op.x, op.out], &[op.gate.map(|gate| gate.x)]),
+            Self::LayerNorm(op) => vec![op.x, op.out],
             Self::L2Norm(op) => vec![op.x],
             Self::MatMul(op) => vec![op.x, op.out],
             Self::HeadMatMul(op) => vec![op.x, op.out],
             Self::Rope(op) => vec![op.x],
             Self::Attention(op) => with(&[op.q, op.k, op.v, op.out], &[op.gate]),
-            Self::MlaAttention(op) => {
-                vec![op.q_latent, op.q_rope, op.latent, op.k_rope, op.out]
-            }
+            Self::SelectPositions(op) => vec![op.q, op.k, op.weights, op.chosen.list],
+            Self::MlaAttention(op) => with(
+                &[op.q_latent, op.q_rope, op.latent, op.k_rope, op.out],
+                &[op.chosen.map(|chosen| chosen.list)],
+            ),
             Self::CausalConv(op) => vec![op.x, op.out],
             Self::DeltaGates(op) => vec![op.a, op.b, op.decay, op.beta],
             Self::GatedDelta(op) => vec![op.q, op.k, op.v, op.decay, op.beta, op.out],

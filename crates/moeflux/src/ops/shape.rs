@@ -191,6 +191,16 @@ impl KvKind {
         }
     }
 
+    /// Returns the storage type of index keys. Codes are too coarse for a choice among scores that
+    /// differ little.
+    #[must_use]
+    pub const fn of_index_keys(self) -> Self {
+        match self {
+            Self::F32 => Self::F32,
+            Self::F16 | Self::Codes => Self::F16,
+        }
+    }
+
     /// Returns the bytes of one head of one position: its values or codes, scales and biases.
     #[must_use]
     pub const fn part_bytes(self, head_dim: usize) -> [usize; 3] {
@@ -220,12 +230,14 @@ pub enum LayerState {
         /// Values of one position's values.
         v_cols: usize,
     },
-    /// The latent and the rotated key of every position (MLA).
+    /// The latent and the rotated key of every position (MLA), and its index key.
     Latent {
         /// Values of one latent.
         latent_cols: usize,
         /// Values of one rotated key.
         rope_cols: usize,
+        /// Values of one index key; 0 if the layer chooses no positions.
+        index_cols: usize,
     },
     /// A state of fixed size into which the whole history is folded (gated DeltaNet).
     Recurrent {
@@ -244,8 +256,10 @@ impl LayerState {
             Self::KeyValue { n_heads, k_cols, v_cols } => {
                 kind.bytes(n_heads, k_cols / n_heads) + kind.bytes(n_heads, v_cols / n_heads)
             }
-            Self::Latent { latent_cols, rope_cols } => {
-                kind.bytes(1, latent_cols) + kind.bytes(1, rope_cols)
+            Self::Latent { latent_cols, rope_cols, index_cols } => {
+                kind.bytes(1, latent_cols)
+                    + kind.bytes(1, rope_cols)
+                    + kind.of_index_keys().bytes(1, index_cols)
             }
             Self::Recurrent { .. } => 0,
         }

@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::forward::{
-    DeviceContext, LoadedModel, PausedStep, StepProgress, residual_stream, rows_that_need,
-    run_head, run_next_layer,
+    DeviceContext, LoadedModel, PausedStep, StepProgress, rows_that_need, run_head, run_next_layer,
 };
 use crate::ids::{ExpertIdx, LayerIdx};
 use crate::ops::{N_OUTPUTS_MAX, Purpose, RowKind};
@@ -432,7 +431,9 @@ fn swap_paused_rows(
         return Ok(());
     };
     let n_rows = paused.n_rows.min(N_ROWS_BESIDE);
-    device.backend.swap_rows(residual_stream(model).buffer, n_rows)?;
+    for buffer in &model.plan.carried {
+        device.backend.swap_rows(*buffer, n_rows)?;
+    }
     device.paused = Some(PausedStep { is_swapped_out, ..paused });
     Ok(())
 }

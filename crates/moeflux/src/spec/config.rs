@@ -33,6 +33,11 @@ impl CheckedConfig<'_> {
         Err(self.text.wrong(key, &format!("an integer from 1 to {max}")))
     }
 
+    /// Returns a count from 1 to `max` with a default.
+    pub(super) fn count_or(&self, key: &str, default: usize, max: usize) -> Result<usize> {
+        self.checked(key, self.text.usize_opt(key)?.unwrap_or(default), max)
+    }
+
     /// Returns a required width.
     pub(super) fn width(&self, key: &str) -> Result<usize> {
         self.count(key, WIDTH_MAX)

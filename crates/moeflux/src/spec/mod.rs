@@ -359,6 +359,47 @@ pub struct MlaSpec {
     pub scale: f32,
     /// Whether `q_a_proj`, `kv_a_proj_with_mqa` and `o_proj` have a bias.
     pub has_bias: bool,
+    /// The choice of the positions that a row attends to; all if `None`.
+    pub choice: Option<PositionChoice>,
+}
+
+/// The origin of the positions that the rows of a layer attend to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PositionChoice {
+    /// An indexer of the layer chooses them.
+    Own(IndexerSpec),
+    /// They are those of the last layer below that has an indexer.
+    Shared {
+        /// Positions that a row attends to.
+        n_chosen: usize,
+    },
+}
+
+impl PositionChoice {
+    /// Returns the number of positions that a row attends to, if it sees as many.
+    #[must_use]
+    pub const fn n_chosen(self) -> usize {
+        match self {
+            Self::Own(indexer) => indexer.n_chosen,
+            Self::Shared { n_chosen } => n_chosen,
+        }
+    }
+}
+
+/// An indexer, which scores positions by keys of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexerSpec {
+    /// Heads of its queries, which share one key.
+    pub n_heads: usize,
+    /// Channels per head. The first of them rotate like those of the attention, except for the
+    /// pairing.
+    pub head_dim: usize,
+    /// Rank of the query bottleneck, which it shares with the attention.
+    pub q_rank: usize,
+    /// Channels that rotate together.
+    pub pairing: Pairing,
+    /// Positions that a row attends to, if it sees as many.
+    pub n_chosen: usize,
 }
 
 /// The feed-forward part of a layer.

@@ -186,7 +186,12 @@ fn script(engine: &Engine, tokens: &[TokenId]) -> Result<Bits> {
 
 #[test]
 fn sessions_in_company_have_the_bits_of_one_process() {
-    for name in ["mlx-qwen3_5_moe-q4-g64-bf16", "deepseek_v3-bf16", "gpt_oss-mxfp4"] {
+    for name in [
+        "mlx-qwen3_5_moe-q4-g64-bf16",
+        "deepseek_v3-bf16",
+        "gpt_oss-mxfp4",
+        "glm_moe_dsa-bf16-sparse",
+    ] {
         let case = GoldenCase::load(name);
         for (shares, arithmetic, n_slots) in [
             (Shares::equal(2), Arithmetic::Int8, None),

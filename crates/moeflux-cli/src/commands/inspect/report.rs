@@ -7,8 +7,8 @@ use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
-    ContextLimit, FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, NgramSpec, QkNorm,
-    QuantParams, RopeScaling, RouterSpec, StreamSpec,
+    ContextLimit, FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, NgramSpec, PositionChoice,
+    QkNorm, QuantParams, RopeScaling, RouterSpec, StreamSpec,
 };
 use moeflux::provider::weights::{
     Manifest, ManifestOrigin, SkipReason, SkippedGroup, SyntheticKind, VectorSource,
@@ -343,7 +343,21 @@ fn mixer_json(mixer: &MixerSpec) -> Value {
             "rope_dim": spec.rope_dim,
             "v_dim": spec.v_dim,
             "rope_scaling": scaling_name(&spec.rope.scaling),
+            "choice": spec.choice.map(choice_json),
         }),
+    }
+}
+
+fn choice_json(choice: PositionChoice) -> Value {
+    let n_positions = choice.n_chosen();
+    match choice {
+        PositionChoice::Own(indexer) => json!({
+            "kind": "own",
+            "n_positions": n_positions,
+            "n_heads": indexer.n_heads,
+            "head_dim": indexer.head_dim,
+        }),
+        PositionChoice::Shared { .. } => json!({"kind": "shared", "n_positions": n_positions}),
     }
 }
 

@@ -137,15 +137,17 @@ fn layers_that_differ_have_lines_that_differ() {
 }
 
 #[test]
-fn the_longest_context_differs_from_that_of_the_model() {
+fn attention_is_described_with_what_it_sees() {
     let page = |name: &str| {
         let page = run(&args(Path::new(name))).unwrap();
         page.split_whitespace().collect::<Vec<_>>().join(" ")
     };
     let v32 = page("deepseek-v3.2");
-    assert!(v32.contains("longest context 2,048 tokens here, because beyond them its"), "{v32}");
-    assert!(v32.contains("not supported; the model was made for 163,840 embeddings"), "{v32}");
+    assert!(v32.contains("longest context 163,840 tokens embeddings"), "{v32}");
+    let choice = "to 2,048 positions that an indexer of 64 heads of 128 chooses";
+    assert!(v32.contains(choice), "{v32}");
     assert!(page("deepseek-v3").contains("longest context 163,840 tokens embeddings"));
+    assert!(!page("deepseek-v3").contains("indexer"));
     let oss = page("gpt-oss-20b");
     assert!(oss.contains("yarn x32, sees the last 128, sinks"), "{oss}");
 }

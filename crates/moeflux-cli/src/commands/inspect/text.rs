@@ -8,7 +8,8 @@ use std::fmt::Write as _;
 use moeflux::ByteCount;
 use moeflux::provider::error::grouped;
 use moeflux::provider::spec::{
-    ContextLimit, FfnSpec, MixerSpec, MoeSpec, QkNorm, RopeScaling, RouterSpec, StreamSpec,
+    ContextLimit, FfnSpec, MixerSpec, MoeSpec, PositionChoice, QkNorm, RopeScaling, RouterSpec,
+    StreamSpec,
 };
 use moeflux::provider::weights::SkippedGroup;
 
@@ -179,9 +180,25 @@ fn mixer_words(mixer: &MixerSpec) -> (&'static str, String) {
                 spec.n_heads, spec.kv_rank, spec.rope_dim, spec.v_dim
             );
             push_scaling(&mut words, &spec.rope.scaling);
+            push_choice(&mut words, spec.choice);
             ("latent attention", words)
         }
     }
+}
+
+fn push_choice(words: &mut String, choice: Option<PositionChoice>) {
+    let Some(choice) = choice else { return };
+    let n_chosen = grouped(choice.n_chosen() as u64);
+    let _ = match choice {
+        PositionChoice::Own(indexer) => write!(
+            words,
+            ", to {n_chosen} positions that an indexer of {} heads of {} chooses",
+            indexer.n_heads, indexer.head_dim
+        ),
+        PositionChoice::Shared { .. } => {
+            write!(words, ", to the {n_chosen} positions of a layer below")
+        }
+    };
 }
 
 fn push_scaling(words: &mut String, scaling: &RopeScaling) {

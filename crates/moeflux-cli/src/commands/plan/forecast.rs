@@ -251,10 +251,10 @@ impl ForecastInput<'_> {
         let needs = self.needs;
         // On a card, keys and values are in f32.
         let width = if self.resources.is_on_card() { 2.0 } else { 1.0 };
-        let kv_bytes = width * float(needs.kv_bytes_per_position.saturating_mul(context));
+        let kv_bytes = width * float(needs.attention_bytes_over(context));
         let read = (kv_bytes + 2.0 * float(needs.state_bytes)) / end.session_bytes_per_s;
-        let n_operations = needs.attention_operations.saturating_mul(context);
-        let computed = float(n_operations) / end.profile.prompt_float_operations_per_s;
+        let n_operations = needs.attention_operations_over(float(context));
+        let computed = n_operations / end.profile.prompt_float_operations_per_s;
         read.max(computed)
     }
 
@@ -343,7 +343,8 @@ impl ForecastInput<'_> {
         };
         let codes = each(|it| it.codes.n_operations);
         let floats = each(|it| it.floats.n_operations + it.plain.n_operations);
-        let attention = of(needs.attention_operations) * float(n_tokens) / 2.0;
+        let seen = float(n_tokens) / 2.0;
+        let attention = needs.attention_operations_over(seen) * float(n_tokens);
         of(codes) / end.profile.prompt_operations_per_s
             + (of(floats + needs.state_operations) + attention)
                 / end.profile.prompt_float_operations_per_s

@@ -82,7 +82,18 @@ fn glm4_moe() -> Value {
     config("glm4_moe", more)
 }
 
-pub(super) fn families() -> [Value; 8] {
+fn glm_moe_dsa() -> Value {
+    let mut config = deepseek_v3("glm_moe_dsa");
+    let more = json!({
+        "n_group": 1, "index_n_heads": 4, "index_head_dim": 32, "index_topk": 64,
+        "index_topk_pattern": "FSFS",
+    });
+    let Value::Object(more) = more else { panic!("keys") };
+    config.as_object_mut().unwrap().extend(more);
+    config
+}
+
+pub(super) fn families() -> [Value; 9] {
     let mut tied = qwen3_moe();
     tied["tie_word_embeddings"] = json!(true);
     // As published by DeepSeek; the result is in MLX format all the same.
@@ -98,6 +109,7 @@ pub(super) fn families() -> [Value; 8] {
         fp8,
         deepseek_v3("kimi_k2"),
         glm4_moe(),
+        glm_moe_dsa(),
     ]
 }
 

@@ -70,6 +70,8 @@ pub(crate) struct AttentionKernels {
     pub(crate) value_fours: u32,
     pub(crate) has_sinks: bool,
     pub(crate) has_gate: bool,
+    /// Columns of the rows' lists of positions; 0 if there are none.
+    pub(crate) n_chosen: u32,
     /// Constants of the source file.
     pub(crate) consts: [(&'static str, u32); 2],
 }
@@ -118,6 +120,9 @@ impl RowTile {
 impl AttentionKernels {
     /// Returns the tile for a single row, unless it has too many heads.
     fn tile_of_row(&self, limits: WorkgroupLimits) -> Option<RowTile> {
+        if self.n_chosen > 0 {
+            return None;
+        }
         let heads = self.group.next_power_of_two().min(HEADS_OF_ROW_MAX);
         let smallest = limits.subgroup_sizes.map_or(1, |(smallest, _)| smallest.max(1));
         let mut tile = RowTile { heads, keys_each: 2, width: smallest.min(ROW_TEAM) };
@@ -168,7 +173,8 @@ impl AttentionKernels {
     }
 
     fn tile_heads(&self, tile: QueryTile) -> u32 {
-        self.group.min(tile.n_queries)
+        // Rows with lists of their own share no keys.
+        if self.n_chosen > 0 { tile.n_queries } else { self.group.min(tile.n_queries) }
     }
 
     /// Returns the workgroups along x.
@@ -185,6 +191,7 @@ impl AttentionKernels {
             .with("KEY_FOURS", self.key_fours)
             .with("VALUE_FOURS", self.value_fours)
             .with("HAS_SINKS", self.has_sinks)
+            .with("N_CHOSEN", self.n_chosen)
             .with("HAS_GATE", self.has_gate);
         for (name, value) in self.consts {
             shader = shader.with(name, value);
@@ -198,6 +205,7 @@ impl AttentionKernels {
     fn with_fragments(&self, shader: Shader) -> Shader {
         shader
             .fragment(include_str!("../shared/functions.wgsl"))
+            .fragment(include_str!("fours.wgsl"))
             .fragment(include_str!("attend_common.wgsl"))
             .fragment(self.source)
             .state(VectorWidth::Four)
@@ -419,6 +427,7 @@ mod tests {
             value_fours,
             has_sinks: false,
             has_gate: false,
+            n_chosen: 0,
             consts: [("A", 1), ("B", 1)],
         }
     }

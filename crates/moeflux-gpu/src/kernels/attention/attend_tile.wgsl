@@ -2,7 +2,8 @@
 // appears, the sums so far are scaled down. The op's file provides queries, keys and values.
 //
 // QUERIES are (row, head) of one key head: TILE_ROWS rows of TILE_HEADS heads. Tiles along x, parts
-// and their key heads along y, splits of the keys along z. An invocation scores four keys by
+// and their key heads along y, splits of the keys along z. If N_CHOSEN is not 0, a row may have a
+// list of its keys, so TILE_ROWS is 1. An invocation scores four keys by
 // QUERIES_EACH queries, from slices of columns in workgroup memory; then it sums four columns of
 // the values for ROWS_EACH queries.
 
@@ -52,7 +53,7 @@ fn work_of(group: vec3<u32>) -> Work {
     work.first_head = group.x % N_PARTS * TILE_HEADS;
     let end_row = min(work.first_row + TILE_ROWS, work.part.n_rows);
     let begin = first_seen(work.part.position + work.first_row);
-    let end = work.part.position + end_row;
+    let end = end_of(work.part.position + end_row - 1u);
     let n_blocks = (end - begin + KEYS - 1u) / KEYS;
     let n_keys = (n_blocks + work.n_splits - 1u) / work.n_splits * KEYS;
     work.begin = min(begin + group.z * n_keys, end);
@@ -91,7 +92,8 @@ fn load_slice(work: Work, block: u32, first_four: u32, lane: u32) {
         var value = vec4(0.0);
         // Data beyond the last position is undefined.
         if four < KEY_FOURS && block + key < work.end {
-            value = key4(work.part, block + key, work.kv_head, four);
+            let position = position_of_key(work.part, work.first_row, block + key);
+            value = key4(work.part, position, work.kv_head, four);
         }
         // An invocation's four keys are KEY_LANES apart, those of neighbours adjacent.
         let place = key % 4u * KEY_LANES + key / 4u;
@@ -103,7 +105,7 @@ fn load_slice(work: Work, block: u32, first_four: u32, lane: u32) {
 fn masked(work: Work, query: u32, first_key: u32, scores: vec4<f32>) -> vec4<f32> {
     let position = work.part.position + row_of_query(work, query);
     let keys = vec4(first_key) + vec4(0u, 1u, 2u, 3u);
-    let end = min(work.end, position + 1u);
+    let end = min(work.end, end_of(position));
     let are_seen = (keys < vec4(end)) & (keys >= vec4(first_seen(position)));
     return select(vec4(UNSEEN), scores * params.scale, are_seen);
 }
@@ -228,8 +230,9 @@ fn main(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) group
     }
 }
 
-fn value_or_zero(work: Work, position: u32, four: u32) -> vec4<f32> {
-    if position < work.end {
+fn value_or_zero(work: Work, key: u32, four: u32) -> vec4<f32> {
+    if key < work.end {
+        let position = position_of_key(work.part, work.first_row, key);
         return value4(work.part, position, work.kv_head, four);
     }
     return vec4(0.0);

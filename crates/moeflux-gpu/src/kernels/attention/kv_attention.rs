@@ -56,6 +56,7 @@ fn kernels(
         value_fours: fours(value_dim),
         has_sinks,
         has_gate,
+        n_chosen: 0,
         consts: [("KEY_DIM", narrow(key_dim)), ("VALUE_DIM", narrow(value_dim))],
     }
 }

@@ -10,6 +10,16 @@ fn first_seen(position: u32) -> u32 {
     return position + 1u - min(position + 1u, params.window);
 }
 
+// Returns the number of keys that a row at `position` has before it and at its own place.
+fn end_of(position: u32) -> u32 {
+    return position + 1u;
+}
+
+// Returns the position of a row's key.
+fn position_of_key(part: Part, part_row: u32, key: u32) -> u32 {
+    return key;
+}
+
 fn sink_of(head: u32) -> f32 {
     if HAS_SINKS {
         return vectors[params.sinks + head];

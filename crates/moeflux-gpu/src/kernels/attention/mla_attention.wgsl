@@ -10,6 +10,30 @@ fn first_seen(position: u32) -> u32 {
     return 0u;
 }
 
+// Returns whether a row at `position` attends to the positions in its list. Its keys are then
+// counted in the list.
+fn is_listed(position: u32) -> bool {
+    return N_CHOSEN > 0u && position >= N_CHOSEN;
+}
+
+fn listed_at(part: Part, part_row: u32, key: u32) -> f32 {
+    return ws[place_of(params.list, part.first_row + part_row, 0u) + key];
+}
+
+// Returns the number of keys of a row at `position`.
+fn end_of(position: u32) -> u32 {
+    return select(position + 1u, N_CHOSEN, is_listed(position));
+}
+
+// Returns the position of a row's key. A broken list may hold any number.
+fn position_of_key(part: Part, part_row: u32, key: u32) -> u32 {
+    let position = part.position + part_row;
+    if is_listed(position) {
+        return min(u32(max(listed_at(part, part_row, key), 0.0)), position);
+    }
+    return key;
+}
+
 fn sink_of(head: u32) -> f32 {
     return 0.0;
 }
@@ -66,7 +90,15 @@ fn append(part: Part, part_row: u32, kv_head: u32, four: u32) {
 }
 
 fn put(part: Part, part_row: u32, head: u32, col: u32, value: f32) {
-    if col < LATENT_DIM {
-        ws[place_of(params.out, part.first_row + part_row, head) + col] = value;
+    if col >= LATENT_DIM {
+        return;
+    }
+    let at = place_of(params.out, part.first_row + part_row, head) + col;
+    ws[at] = value;
+    if is_listed(part.position + part_row) {
+        let listed = listed_at(part, part_row, 0u);
+        if is_nan(listed) {
+            ws[at] = listed;
+        }
     }
 }

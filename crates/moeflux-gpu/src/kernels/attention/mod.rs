@@ -5,3 +5,4 @@ pub(super) mod kv_attention;
 pub(super) mod mla_attention;
 pub(super) mod rope;
 pub(super) mod fused_heads;
+pub(super) mod select_positions;

@@ -2,3 +2,4 @@
 
 pub(super) mod rms_norm;
 pub(super) mod l2_norm;
+pub(super) mod layer_norm;

@@ -9,7 +9,7 @@ use crate::backend::cpu::split::RowParts;
 use crate::backend::cpu::{Common, InPlaceSource, PlanExecutor};
 use crate::backend::host::Buffer;
 use crate::ids::Position;
-use crate::ops::{Add, Batch, Heads, L2Norm, RmsNorm, Rope, Row, SelectRows, SwiGlu};
+use crate::ops::{Add, Batch, Heads, L2Norm, LayerNorm, RmsNorm, Rope, Row, SelectRows, SwiGlu};
 use crate::spec::{GateFunction, Pairing};
 
 /// Minimum columns of a plain row per task.
@@ -57,6 +57,25 @@ impl PlanExecutor {
                 };
                 table.apply(&gate, out);
             }
+        });
+        self.buffers.put(op.out.buffer, out);
+    }
+
+    pub(super) fn layer_norm(&mut self, op: &LayerNorm, n_rows: usize) {
+        let mut out = self.take_in_place((&op.x, &op.out), &[], n_rows);
+        let inputs = self.inputs(op.out.buffer);
+        let source = InPlaceSource::new(inputs, &op.x, &op.out);
+        let table = self.common.table;
+        let bias = self.common.weights.vector(op.bias);
+        let norm =
+            RowOp::RmsNorm { gain: self.common.weights.vector(op.gain), epsilon: op.epsilon };
+        let heads = HeadsOf { view: &op.out, n_rows, cost: 2 * NORM_COST };
+        self.common.each_head(&mut out, heads, &|row_idx, head_idx, out| {
+            source.copy_into((row_idx, head_idx, 0), out);
+            let mean = mean_of(out);
+            out.iter_mut().for_each(|value| *value -= mean);
+            table.apply(&norm, out);
+            table.axpy(1.0, bias, out);
         });
         self.buffers.put(op.out.buffer, out);
     }
@@ -135,6 +154,13 @@ impl PlanExecutor {
         }
         self.buffers.put(out_view.buffer, out);
     }
+}
+
+/// Returns the mean, summed in f64 in ascending order and rounded once.
+#[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
+fn mean_of(values: &[f32]) -> f32 {
+    let sum: f64 = values.iter().map(|value| f64::from(*value)).sum();
+    (sum / values.len() as f64) as f32
 }
 
 /// The heads that an op computes.

@@ -7,6 +7,7 @@
 mod router;
 mod split;
 mod attention;
+mod selection;
 mod elementwise;
 mod streams;
 mod delta;
@@ -28,6 +29,7 @@ use crate::backend::cpu::attention::{AttentionScratch, TaskScratch};
 use crate::backend::cpu::elementwise::RotationTable;
 use crate::backend::cpu::experts::ExpertScratch;
 use crate::backend::cpu::product::{PreparedInputs, PreparedRows};
+use crate::backend::cpu::selection::SelectionScratch;
 use crate::backend::cpu::split::WorkSplitter;
 use crate::backend::host::{Buffer, Buffers, HostStates};
 use crate::backend::session_budget::SessionBudget;
@@ -148,6 +150,7 @@ struct Worker {
     values: Vec<f32>,
     indices: Vec<usize>,
     attention: TaskScratch,
+    selection: SelectionScratch,
 }
 
 /// Scratch of one op; grows to the largest use and is kept.
@@ -163,6 +166,8 @@ struct OpScratch {
     /// `[n_taps, channels]`, keyed by the vector that holds them as `[channels, n_taps]`.
     taps: HashMap<VectorId, Vec<f32>>,
     attention: AttentionScratch,
+    /// Scores of positions.
+    scores: Vec<f32>,
 }
 
 impl Common {
@@ -282,11 +287,13 @@ impl PlanExecutor {
             Op::Embed(op) => self.embed(op, batch),
             Op::SelectRows(op) => self.select_rows(op, batch),
             Op::RmsNorm(op) => self.rms_norm(op, n_rows),
+            Op::LayerNorm(op) => self.layer_norm(op, n_rows),
             Op::L2Norm(op) => self.l2_norm(op, n_rows),
             Op::MatMul(op) => self.matmul(op, n_rows),
             Op::HeadMatMul(op) => self.head_matmul(op, n_rows),
             Op::Rope(op) => self.rope(op, batch),
             Op::Attention(op) => self.attention(op, batch),
+            Op::SelectPositions(op) => self.select_positions(op, batch),
             Op::MlaAttention(op) => self.mla_attention(op, batch),
             Op::CausalConv(op) => self.causal_conv(op, batch),
             Op::DeltaGates(op) => self.delta_gates(op, n_rows),

@@ -178,12 +178,13 @@ impl TestModelBuilder {
             k_rope: latent.narrow(64, 16),
             out: out.split(4),
             scale: 0.1,
+            chosen: None,
         }));
         let values = self.workspace.buffer("mla values", 96);
         self.ops.push(head_product(to_out, 24, 24, out.split(4), values.split(4)));
         let out = self.matmul(F32, values, "mixed", HIDDEN);
         self.add(hidden, out);
-        LayerState::Latent { latent_cols: 64, rope_cols: 16 }
+        LayerState::Latent { latent_cols: 64, rope_cols: 16, index_cols: 0 }
     }
 
     fn delta(&mut self, x: Heads, hidden: Heads) -> LayerState {

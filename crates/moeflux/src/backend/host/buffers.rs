@@ -19,8 +19,8 @@ pub(crate) struct Buffers {
     n_rows_max: usize,
     /// Number of times that each buffer may have been written.
     n_writes: Vec<u64>,
-    /// Rows swapped out by [`Buffers::swap_rows`].
-    swapped_out: Vec<f32>,
+    /// Rows of each buffer swapped out by [`Buffers::swap_rows`].
+    swapped_out: Vec<Vec<f32>>,
 }
 
 /// One activation buffer.
@@ -54,7 +54,8 @@ impl Buffers {
     /// If the system lacks the memory.
     #[must_use]
     pub(crate) fn new(workspace: &Workspace, n_rows_max: usize) -> Self {
-        let (n_writes, swapped_out) = (vec![0; workspace.buffers().len()], Vec::new());
+        let n_buffers = workspace.buffers().len();
+        let (n_writes, swapped_out) = (vec![0; n_buffers], vec![Vec::new(); n_buffers]);
         let mut buffers = Self {
             workspace: workspace.clone(),
             buffers: Vec::new(),
@@ -123,6 +124,7 @@ impl Buffers {
         let Self { buffers, swapped_out, .. } = self;
         let Buffer { n_cols, values } = &mut buffers[id.0];
         let n_values = *n_cols * n_rows;
+        let swapped_out = &mut swapped_out[id.0];
         swapped_out.resize(n_values.max(swapped_out.len()), 0.0);
         values[..n_values].swap_with_slice(&mut swapped_out[..n_values]);
     }

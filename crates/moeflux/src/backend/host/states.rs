@@ -20,12 +20,14 @@ use crate::ops::{KvKind, LayerState, StateSpec};
 /// State of one layer in one session.
 #[derive(Debug)]
 pub(crate) enum HostLayerState {
-    /// Two tables of values per position: keys and values, or latents and rotated keys.
+    /// Tables of values per position: keys and values, or latents and rotated keys.
     Positions {
         /// Keys or latents.
         first: KvTable,
         /// Values or rotated keys.
         second: KvTable,
+        /// Index keys, if the layer chooses positions.
+        index: Option<Box<KvTable>>,
     },
     /// Folded history, double-buffered: each commit swaps the state and the result of a step.
     Recurrent {
@@ -78,11 +80,37 @@ impl HostLayerState {
     /// Returns the bytes to allocate for these positions.
     fn missing_bytes(&self, positions: &Range<usize>) -> usize {
         match self {
-            Self::Positions { first, second } => {
-                first.missing_bytes(positions) + second.missing_bytes(positions)
+            Self::Positions { first, second, index } => {
+                let tables = [Some(first), Some(second), index.as_deref()];
+                tables.into_iter().flatten().map(|table| table.missing_bytes(positions)).sum()
             }
             Self::Recurrent { .. } => 0,
         }
+    }
+
+    /// Returns the index keys of a layer that chooses positions.
+    ///
+    /// # Panics
+    ///
+    /// If the layer chooses none.
+    #[must_use]
+    pub(crate) fn index_keys(&self) -> &KvTable {
+        let Self::Positions { index: Some(index), .. } = self else {
+            unreachable!("this layer chooses no positions")
+        };
+        index
+    }
+
+    /// Returns the index keys, mutably.
+    ///
+    /// # Panics
+    ///
+    /// As [`HostLayerState::index_keys`].
+    pub(crate) fn index_keys_mut(&mut self) -> &mut KvTable {
+        let Self::Positions { index: Some(index), .. } = self else {
+            unreachable!("this layer chooses no positions")
+        };
+        index
     }
 }
 
@@ -132,11 +160,17 @@ impl HostStates {
                 LayerState::KeyValue { n_heads, k_cols, v_cols } => HostLayerState::Positions {
                     first: table(n_heads, k_cols),
                     second: table(n_heads, v_cols),
+                    index: None,
                 },
-                LayerState::Latent { latent_cols, rope_cols } => HostLayerState::Positions {
-                    first: table(1, latent_cols),
-                    second: table(1, rope_cols),
-                },
+                LayerState::Latent { latent_cols, rope_cols, index_cols } => {
+                    let index =
+                        || Box::new(KvTable::new(kind.of_index_keys(), (1, index_cols), context));
+                    HostLayerState::Positions {
+                        first: table(1, latent_cols),
+                        second: table(1, rope_cols),
+                        index: (index_cols > 0).then(index),
+                    }
+                }
                 LayerState::Recurrent { .. } => {
                     let half = || {
                         RecurrentState::zeroed(layer, &self.budget)
@@ -161,8 +195,10 @@ impl HostStates {
         check_fixed(&self.budget, spec, 2)?;
         let budget = &self.budget;
         let fork = |(state, layer): (&LayerState, &HostLayerState)| match layer {
-            HostLayerState::Positions { first, second } => {
-                Some(HostLayerState::Positions { first: first.fork(), second: second.fork() })
+            HostLayerState::Positions { first, second, index } => {
+                let index = index.as_ref().map(|index| Box::new(index.fork()));
+                let (first, second) = (first.fork(), second.fork());
+                Some(HostLayerState::Positions { first, second, index })
             }
             HostLayerState::Recurrent { halves, .. } => {
                 let mut copy = RecurrentState::zeroed(state, budget)?;
@@ -201,9 +237,11 @@ impl HostStates {
         budget.check(n_bytes as u64, &what)?;
         check_available(n_bytes as u64, &what)?;
         let has_room = layers.iter_mut().all(|layer| match layer {
-            HostLayerState::Positions { first, second } => {
-                first.reserve(positions, &budget) && second.reserve(positions, &budget)
-            }
+            HostLayerState::Positions { first, second, index } => [Some(first), Some(second)]
+                .into_iter()
+                .chain([index.as_deref_mut()])
+                .flatten()
+                .all(|table| table.reserve(positions, &budget)),
             HostLayerState::Recurrent { .. } => true,
         });
         if has_room { Ok(()) } else { Err(allocation_error_of(what(), n_bytes as u64)) }
@@ -339,8 +377,12 @@ impl HostStates {
     #[must_use]
     pub(crate) fn part_bytes(&self, id: StateId, part: StatePart) -> usize {
         match (part, self.layer(id, part.layer())) {
-            (StatePart::Positions { n, .. }, HostLayerState::Positions { first, second }) => {
-                first.n_bytes(n) + second.n_bytes(n)
+            (
+                StatePart::Positions { n, .. },
+                HostLayerState::Positions { first, second, index },
+            ) => {
+                let of_index = index.as_ref().map_or(0, |index| index.n_bytes(n));
+                first.n_bytes(n) + second.n_bytes(n) + of_index
             }
             _ => self.folded(id, part).map_or(0, RecurrentState::n_bytes),
         }
@@ -351,11 +393,15 @@ impl HostStates {
         match (part, self.layer(id, part.layer())) {
             (
                 StatePart::Positions { first: at, n, .. },
-                HostLayerState::Positions { first, second },
+                HostLayerState::Positions { first, second, index },
             ) => {
                 let (head, tail) = target.split_at_mut(first.n_bytes(n));
+                let (middle, tail) = tail.split_at_mut(second.n_bytes(n));
                 first.read((at, n), head);
-                second.read((at, n), tail);
+                second.read((at, n), middle);
+                if let Some(index) = index {
+                    index.read((at, n), tail);
+                }
             }
             _ => match self.folded(id, part) {
                 Some(folded) => folded.read(target),
@@ -370,11 +416,15 @@ impl HostStates {
         match (part, &mut layers[part.layer().0]) {
             (
                 StatePart::Positions { first: at, n, .. },
-                HostLayerState::Positions { first, second },
+                HostLayerState::Positions { first, second, index },
             ) => {
                 let (head, tail) = source.split_at(first.n_bytes(n));
+                let (middle, tail) = tail.split_at(second.n_bytes(n));
                 first.write((at, n), head);
-                second.write((at, n), tail);
+                second.write((at, n), middle);
+                if let Some(index) = index {
+                    index.write((at, n), tail);
+                }
             }
             (StatePart::Recurrent { .. }, HostLayerState::Recurrent { halves, .. }) => {
                 halves[1 - *current].write(source);

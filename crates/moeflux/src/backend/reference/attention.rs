@@ -10,7 +10,7 @@ use super::{ReferenceBackend, dot, sigmoid, widened};
 use crate::backend::host::{HostLayerState, HostStates};
 use crate::backend::kv::KvTable;
 use crate::ids::{LayerIdx, Position, StateId};
-use crate::ops::{Attention, Batch, MlaAttention};
+use crate::ops::{Attention, Batch, ChosenPositions, MlaAttention};
 
 impl ReferenceBackend {
     pub(super) fn attention(&mut self, op: &Attention, batch: &Batch<'_>) {
@@ -41,8 +41,9 @@ impl ReferenceBackend {
     ) {
         let key_head_idx = head_idx / (op.q.n_heads / op.k.n_heads);
         let cache = LayerCache::of(&self.states, state, op.layer);
-        let keys = cache.first(seen, key_head_idx);
-        let values = cache.second(seen, key_head_idx);
+        let seen: Vec<usize> = seen.clone().collect();
+        let keys = vectors(cache.first, &seen, key_head_idx);
+        let values = vectors(cache.second, &seen, key_head_idx);
         let q = self.head(&op.q, row_idx, head_idx);
         let scores: Vec<f64> = keys.iter().map(|k| dot(&q, k) * f64::from(op.scale)).collect();
         let sink = op.sinks.map(|sinks| f64::from(self.weights.vector(sinks)[head_idx]));
@@ -72,10 +73,14 @@ impl ReferenceBackend {
                 let k_rope = self.buffers.head(&op.k_rope, row_idx, 0);
                 let place = (segment.state, op.layer);
                 append(&mut self.states, place, (position, 0), (latent, k_rope));
-                let seen = 0..position.0 + 1;
                 let cache = LayerCache::of(&self.states, segment.state, op.layer);
-                let latents = cache.first(&seen, 0);
-                let k_ropes = cache.second(&seen, 0);
+                let Some(seen) = self.chosen(op.chosen.as_ref(), row_idx, position.0) else {
+                    let broken = vec![f64::NAN; op.out.head_dim];
+                    (0..op.out.n_heads).for_each(|it| self.set_head(&op.out, row_idx, it, &broken));
+                    continue;
+                };
+                let latents = vectors(cache.first, &seen, 0);
+                let k_ropes = vectors(cache.second, &seen, 0);
                 for head_idx in 0..op.q_latent.n_heads {
                     let q_latent = self.head(&op.q_latent, row_idx, head_idx);
                     let q_rope = self.head(&op.q_rope, row_idx, head_idx);
@@ -93,6 +98,22 @@ impl ReferenceBackend {
     }
 }
 
+impl ReferenceBackend {
+    /// Returns the positions that a row attends to; `None` if their choice failed.
+    fn chosen(
+        &self,
+        chosen: Option<&ChosenPositions>,
+        row_idx: usize,
+        position: usize,
+    ) -> Option<Vec<usize>> {
+        let chosen = chosen.filter(|chosen| !chosen.is_all(position));
+        let Some(chosen) = chosen else { return Some((0..=position).collect()) };
+        let list = self.buffers.head(&chosen.list, row_idx, 0);
+        (!list[0].is_nan())
+            .then(|| list.iter().map(|&it| ChosenPositions::position_of(it)).collect())
+    }
+}
+
 /// The two tables of one layer of one session.
 struct LayerCache<'a> {
     first: &'a KvTable,
@@ -101,32 +122,23 @@ struct LayerCache<'a> {
 
 impl<'a> LayerCache<'a> {
     fn of(states: &'a HostStates, state: StateId, layer: LayerIdx) -> Self {
-        let HostLayerState::Positions { first, second } = states.layer(state, layer) else {
+        let HostLayerState::Positions { first, second, .. } = states.layer(state, layer) else {
             unreachable!("attention runs on layers that keep positions");
         };
         Self { first, second }
     }
-
-    /// Returns one head's keys (or latents) at the positions in `seen`.
-    fn first(&self, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
-        vectors(self.first, seen, head_idx)
-    }
-
-    /// Returns one head's values (or rotated keys) at the positions in `seen`.
-    fn second(&self, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
-        vectors(self.second, seen, head_idx)
-    }
 }
 
-fn vectors(table: &KvTable, seen: &Range<usize>, head_idx: usize) -> Vec<Vec<f64>> {
-    let vector = |position: usize| {
+/// Returns the vectors of one head at these positions.
+pub(super) fn vectors(table: &KvTable, seen: &[usize], head_idx: usize) -> Vec<Vec<f64>> {
+    let vector = |&position: &usize| {
         let CachedValues::F32(values) = table.rows(head_idx, &(position..position + 1)).values
         else {
             unreachable!("the reference keeps f32");
         };
         widened(values)
     };
-    seen.clone().map(vector).collect()
+    seen.iter().map(vector).collect()
 }
 
 /// Writes one head's key and value (or latent and rotated key) of one position.
@@ -136,7 +148,7 @@ fn append(
     (position, head_idx): (Position, usize),
     (key, value): (&[f32], &[f32]),
 ) {
-    let HostLayerState::Positions { first, second } = states.layer_mut(state, layer) else {
+    let HostLayerState::Positions { first, second, .. } = states.layer_mut(state, layer) else {
         unreachable!("attention runs on layers that keep positions");
     };
     first.put(head_idx, position.0, key);
@@ -250,14 +262,16 @@ mod tests {
     #[test]
     fn latents_are_keys_and_values() {
         let mut fixture = Fixture::default();
-        fixture.state.layers = vec![LayerState::Latent { latent_cols: 2, rope_cols: 1 }];
+        fixture.state.layers =
+            vec![LayerState::Latent { latent_cols: 2, rope_cols: 1, index_cols: 0 }];
         let latent = fixture.input("latent", &[&[0.0, 6.0], &[LN_2, 12.0]]);
         let k_rope = fixture.input("k_rope", &[&[0.0], &[LN_3]]);
         let q_latent = fixture.input("q_latent", &[&[1.0, 0.0, 0.0, 0.0]; 2]).split(2);
         let q_rope = fixture.input("q_rope", &[&[0.0, 1.0]; 2]).split(2);
         let out = fixture.workspace.buffer("out", 4).split(2);
         let layer = LayerIdx(0);
-        let op = MlaAttention { layer, q_latent, q_rope, latent, k_rope, out, scale: 1.0 };
+        let (scale, chosen) = (1.0, None);
+        let op = MlaAttention { layer, q_latent, q_rope, latent, k_rope, out, scale, chosen };
         // Head 0 weights by the latent: 1/3, 2/3; head 1 by the rope: 1/4, 3/4.
         let rows = fixture.run(Op::MlaAttention(op), out);
         assert_close(&rows[0], &[0.0, 6.0, 0.0, 6.0]);

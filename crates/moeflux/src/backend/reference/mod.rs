@@ -13,6 +13,7 @@ mod decode;
 mod delta;
 mod linear;
 mod pointwise;
+mod selection;
 mod streams;
 mod experts;
 mod router;
@@ -81,11 +82,13 @@ impl ReferenceBackend {
             Op::Embed(op) => self.embed(op, batch),
             Op::SelectRows(op) => self.select_rows(op, batch),
             Op::RmsNorm(op) => self.rms_norm(op, n_rows),
+            Op::LayerNorm(op) => self.layer_norm(op, n_rows),
             Op::L2Norm(op) => self.l2_norm(op, n_rows),
             Op::MatMul(op) => self.matmul(op, n_rows),
             Op::HeadMatMul(op) => self.head_matmul(op, n_rows),
             Op::Rope(op) => self.rope(op, batch),
             Op::Attention(op) => self.attention(op, batch),
+            Op::SelectPositions(op) => self.select_positions(op, batch),
             Op::MlaAttention(op) => self.mla_attention(op, batch),
             Op::CausalConv(op) => self.causal_conv(op, batch),
             Op::DeltaGates(op) => self.delta_gates(op, n_rows),
@@ -290,6 +293,7 @@ fn is_positional(op: &Op) -> bool {
         Op::Embed(_)
             | Op::Rope(_)
             | Op::Attention(_)
+            | Op::SelectPositions(_)
             | Op::MlaAttention(_)
             | Op::CausalConv(_)
             | Op::GatedDelta(_)

@@ -3,7 +3,7 @@
 //! **Invariant:** a head is read whole before it is written, so outputs may be inputs.
 
 use super::{ReferenceBackend, dot, sigmoid, silu, widened};
-use crate::ops::{Add, Batch, L2Norm, RmsNorm, Rope, SelectRows, SwiGlu};
+use crate::ops::{Add, Batch, L2Norm, LayerNorm, RmsNorm, Rope, SelectRows, SwiGlu};
 use crate::spec::{GateFunction, Pairing};
 
 /// Factor inside gpt_oss's sigmoid.
@@ -37,6 +37,22 @@ impl ReferenceBackend {
                 };
                 let normed = x.iter().zip(gain).map(|(x, gain)| x / root * gain);
                 let out: Vec<f64> = normed.zip(&factors).map(|(x, factor)| x * factor).collect();
+                self.set_head(&op.out, row_idx, head_idx, &out);
+            }
+        }
+    }
+
+    pub(super) fn layer_norm(&mut self, op: &LayerNorm, n_rows: usize) {
+        let gain = widened(self.weights.vector(op.gain));
+        let bias = widened(self.weights.vector(op.bias));
+        for row_idx in 0..n_rows {
+            for head_idx in 0..op.x.n_heads {
+                let x = self.head(&op.x, row_idx, head_idx);
+                let mean = x.iter().sum::<f64>() / x.len() as f64;
+                let x: Vec<f64> = x.iter().map(|x| x - mean).collect();
+                let root = (dot(&x, &x) / x.len() as f64 + f64::from(op.epsilon)).sqrt();
+                let normed = x.iter().zip(&gain).map(|(x, gain)| x / root * gain);
+                let out: Vec<f64> = normed.zip(&bias).map(|(x, bias)| x + bias).collect();
                 self.set_head(&op.out, row_idx, head_idx, &out);
             }
         }
@@ -148,6 +164,20 @@ mod tests {
         // Epsilon stands inside the root: 25 + 11 = 36.
         let rows = fixture.run(Op::RmsNorm(RmsNorm { epsilon: 11.0, ..plain }), x);
         assert_close(&rows[0][..2], &[1.0 / 6.0, 14.0 / 6.0]);
+    }
+
+    #[test]
+    fn layer_norm_subtracts_the_mean_and_adds_a_bias() {
+        let mut fixture = Fixture::default();
+        let x = fixture.input("x", &[&[1.0, 7.0, 40.0, 30.0]]).split(2);
+        let gain = fixture.vector(&[1.0, 2.0]);
+        let bias = fixture.vector(&[0.5, -1.0]);
+        // Means 4 and 35, deviations 3 and 5; epsilon stands inside the root: 9 + 7 and 25 + 7.
+        let norm = LayerNorm { x, gain, bias, out: x, epsilon: 0.0 };
+        let rows = fixture.run(Op::LayerNorm(norm.clone()), x);
+        assert_close(&rows[0], &[-0.5, 1.0, 1.5, -3.0]);
+        let rows = fixture.run(Op::LayerNorm(LayerNorm { epsilon: 7.0, ..norm }), x);
+        assert_close(&rows[0][..2], &[-0.25, 0.5]);
     }
 
     #[test]

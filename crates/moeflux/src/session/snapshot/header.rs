@@ -137,7 +137,9 @@ fn geometry(layers: &[LayerState]) -> Vec<u8> {
     for layer in layers {
         let (kind, numbers) = match *layer {
             LayerState::KeyValue { n_heads, k_cols, v_cols } => (0_u32, [k_cols, v_cols, n_heads]),
-            LayerState::Latent { latent_cols, rope_cols } => (1, [latent_cols, rope_cols, 0]),
+            LayerState::Latent { latent_cols, rope_cols, index_cols } => {
+                (1, [latent_cols, rope_cols, index_cols])
+            }
             LayerState::Recurrent { conv_values, delta_values } => {
                 (3, [conv_values, delta_values, 0])
             }

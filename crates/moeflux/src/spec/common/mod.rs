@@ -25,7 +25,7 @@ pub(super) struct CommonConfig {
     pub(super) hidden: usize,
     pub(super) n_layers: usize,
     pub(super) vocab: usize,
-    context_max: usize,
+    pub(super) context_max: usize,
     norm_epsilon: f32,
     is_tied: bool,
     pub(super) eos: Vec<TokenId>,

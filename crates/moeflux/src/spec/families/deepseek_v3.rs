@@ -6,6 +6,7 @@ use crate::spec::common::CommonConfig;
 use crate::spec::common::experts;
 use crate::spec::common::rope::{self, RopeDefaults};
 use crate::spec::config::CheckedConfig;
+use crate::spec::families::indexer;
 use crate::spec::{
     Activation, Family, FfnSpec, LayerSpec, MixerSpec, MlaSpec, ModelSpec, MoeSpec, Pairing,
     RouterSpec, SharedExpertSpec,
@@ -31,17 +32,16 @@ pub(super) fn parse(config: &CheckedConfig<'_>, family: Family) -> Result<ModelS
         _ => (1e-6, DEEPSEEK),
     };
     let common = CommonConfig::parse(config, epsilon)?;
-    let mixer = MixerSpec::Mla(mla(config)?);
+    let mla = mla(config)?;
+    let sizes = (common.n_layers, common.context_max);
+    let choices = indexer::choices(config, family, &mla, sizes)?;
     let ffns = ffns(config, &defaults, common.n_layers)?;
-    let layers = ffns.into_iter().map(|ffn| LayerSpec { mixer: mixer.clone(), ffn }).collect();
-    let spec = common.into_spec(family, layers);
-    Ok(match family {
-        Family::GlmMoeDsa | Family::DeepseekV32 => {
-            let n_selected = config.width_or("index_topk", 2048)?;
-            spec.limited_to(n_selected)
-        }
-        _ => spec,
-    })
+    let layer = |(ffn, choice)| {
+        let mixer = MixerSpec::Mla(MlaSpec { choice, ..mla.clone() });
+        LayerSpec { mixer, ffn }
+    };
+    let layers = ffns.into_iter().zip(choices).map(layer).collect();
+    Ok(common.into_spec(family, layers))
 }
 
 fn mla(config: &CheckedConfig<'_>) -> Result<MlaSpec> {
@@ -77,6 +77,7 @@ fn mla(config: &CheckedConfig<'_>) -> Result<MlaSpec> {
         rope,
         scale: to_f32(scale),
         has_bias: config.flag_or("attention_bias", false)?,
+        choice: None,
     })
 }
 

@@ -11,6 +11,7 @@ mod qwen3_next;
 mod qwen3_5_moe;
 mod qwen4_exp;
 mod dense;
+mod indexer;
 mod deepseek_v3;
 mod glm4_moe;
 mod minimax_m2;

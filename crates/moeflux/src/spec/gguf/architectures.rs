@@ -105,7 +105,7 @@ impl Architecture {
         };
         keys.set("model_type", model_type);
         if self != Self::Deepseek2 {
-            indexer(keys)?;
+            indexer(keys, checkpoint)?;
         }
         keys.set("attention_bias", checkpoint.tensors.contains_key(KV_BIAS));
         mla(keys)?;
@@ -336,11 +336,24 @@ fn experts(keys: &mut ArchitectureKeys<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Translates the limit of sparse attention: up to it, every position is visible.
-fn indexer(keys: &mut ArchitectureKeys<'_>) -> Result<()> {
+/// Maximum kinds of layers that are listed: a false number cannot inflate the list. No model has
+/// more layers.
+const N_KINDS_MAX: u64 = 4096;
+
+/// Translates the indexer of sparse attention. A layer without its tensors shares the choice of a
+/// layer below; the key `types` says the same.
+fn indexer(keys: &mut ArchitectureKeys<'_>, checkpoint: &Checkpoint) -> Result<()> {
     keys.copy("index_topk", "attention.indexer.top_k")?;
-    let others = ["head_count", "key_length", "types"];
-    keys.skip(&others.map(|key| format!("attention.indexer.{key}")).each_ref().map(|it| &**it));
+    keys.copy("index_n_heads", "attention.indexer.head_count")?;
+    keys.copy("index_head_dim", "attention.indexer.key_length")?;
+    let kind = |layer: u64| {
+        let tensor = format!("model.layers.{layer}.self_attn.indexer.wk.weight");
+        if checkpoint.tensors.contains_key(&tensor) { "full" } else { "shared" }
+    };
+    let n_layers = keys.count("block_count")?;
+    let kinds: Vec<&str> = (0..n_layers.min(N_KINDS_MAX)).map(kind).collect();
+    keys.set("indexer_types", json!(kinds));
+    keys.skip(&["attention.indexer.types"]);
     Ok(())
 }
 

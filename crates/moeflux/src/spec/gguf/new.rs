@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::format::{Checkpoint, NewPairs, NewValue};
 use crate::spec::{
     AttentionSpec, Family, FfnSpec, GatedDeltaSpec, HeadOrder, MixerSpec, MlaSpec, ModelSpec,
-    MoeSpec, RopeScaling, RopeSpec, RouterSpec, YarnSpec,
+    MoeSpec, PositionChoice, RopeScaling, RopeSpec, RouterSpec, YarnSpec,
 };
 
 use super::architectures::{SIGMOID, SOFTMAX};
@@ -252,6 +252,11 @@ impl NewKeys {
         self.count("attention.value_length", spec.kv_rank);
         self.count("attention.key_length_mla", spec.nope_dim + spec.rope_dim);
         self.count("attention.value_length_mla", spec.v_dim);
+        if let Some(PositionChoice::Own(indexer)) = spec.choice {
+            self.count("attention.indexer.head_count", indexer.n_heads);
+            self.count("attention.indexer.key_length", indexer.head_dim);
+            self.count("attention.indexer.top_k", indexer.n_chosen);
+        }
         let plain = libm::pow((spec.nope_dim + spec.rope_dim) as f64, -0.5);
         self.rope(&spec.rope, Some(f64::from(spec.scale) / plain));
     }

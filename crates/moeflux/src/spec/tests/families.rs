@@ -134,15 +134,78 @@ fn families_like_deepseek_differ_in_omitted_keys() {
         let config = with(GLM_FLASH, "model_type", json!("glm_moe_dsa"));
         parse(&with(&config.to_string(), key, value)).unwrap()
     };
-    let capped = dsa("first_k_dense_replace", json!(ABSENT));
-    assert_eq!(layers(&capped), "MdMdMd");
-    let indexer = ContextLimit::Indexer { stated: 202_752 };
-    assert_eq!((capped.context_max, capped.context_limit), (2048, indexer));
-    let short = dsa("max_position_embeddings", json!(1024));
-    assert_eq!((short.context_max, short.context_limit), (1024, ContextLimit::Model));
-    assert_eq!(dsa("index_topk", json!(512)).context_max, 512);
+    let dense = dsa("first_k_dense_replace", json!(ABSENT));
+    assert_eq!(layers(&dense), "MdMdMd");
+}
+
+/// Returns the choices of positions of all layers.
+fn choices(spec: &ModelSpec) -> Vec<Option<PositionChoice>> {
+    let choice = |layer: &LayerSpec| match &layer.mixer {
+        MixerSpec::Mla(mla) => mla.choice,
+        other => panic!("{other:?}"),
+    };
+    spec.layers.iter().map(choice).collect()
+}
+
+fn dsa(changes: &[(&str, Value)]) -> Result<ModelSpec> {
+    let mut config = with(GLM_FLASH, "model_type", json!("glm_moe_dsa"));
+    for (key, value) in changes {
+        config = with(&config.to_string(), key, value.clone());
+    }
+    parse(&config)
+}
+
+#[test]
+fn indexers_choose_positions_beyond_their_number() {
+    let glm = dsa(&[]).unwrap();
+    let (n_heads, head_dim, q_rank, n_chosen) = (32, 128, 768, 2048);
+    let pairing = Pairing::Neighbours;
+    let indexer = IndexerSpec { n_heads, head_dim, q_rank, pairing, n_chosen };
+    assert_eq!(glm.context_max, 202_752);
+    assert_eq!(choices(&glm), [Some(PositionChoice::Own(indexer)); 3]);
+    let short = dsa(&[("max_position_embeddings", json!(2048))]).unwrap();
+    assert_eq!((short.context_max, choices(&short)), (2048, vec![None; 3]));
+
     let v32 = parse(&with(DEEPSEEK, "model_type", json!("deepseek_v32"))).unwrap();
-    assert_eq!((v32.context_max, v32.layers), (2048, spec(DEEPSEEK).layers));
+    let (n_heads, q_rank, pairing) = (64, 1536, Pairing::Halves);
+    let indexer = IndexerSpec { n_heads, head_dim, q_rank, pairing, n_chosen };
+    assert!(choices(&v32).iter().all(|it| *it == Some(PositionChoice::Own(indexer))));
+}
+
+#[test]
+fn layers_share_the_choice_of_a_layer_below() {
+    for changes in [
+        [("indexer_types", json!(["full", "shared", "full", "shared"]))],
+        [("index_topk_pattern", json!("FSF"))],
+        [("index_topk_pattern", json!(["full", "shared", "full"]))],
+    ] {
+        let choices = choices(&dsa(&changes).unwrap());
+        let is_own = choices.iter().map(|it| matches!(it, Some(PositionChoice::Own(_))));
+        assert_eq!(is_own.collect::<Vec<_>>(), [true, false, true], "{changes:?}");
+        assert_eq!(choices[1], Some(PositionChoice::Shared { n_chosen: 2048 }));
+    }
+    let changes = [("index_topk_freq", json!(2)), ("index_skip_topk_offset", json!(1))];
+    let choices = choices(&dsa(&changes).unwrap());
+    assert_eq!(choices[1], Some(PositionChoice::Shared { n_chosen: 2048 }));
+}
+
+#[test]
+fn impossible_indexers_are_refused() {
+    for (key, value, expected) in [
+        ("index_topk", json!(0), "an integer from 1 to 65536"),
+        ("index_topk", json!(1_000_000), "an integer from 1 to 65536"),
+        ("index_n_heads", json!(0), "an integer from 1 to 65536"),
+        ("index_n_heads", json!(65_536), "at most 1048576 in product with `index_head_dim`"),
+        ("index_head_dim", json!(32), "at least `qk_rope_head_dim`, 64"),
+        ("q_lora_rank", json!(ABSENT), "a rank, which the indexer needs"),
+        ("indexer_types", json!(["full", "none", "full"]), "\"full\" or \"shared\""),
+        ("indexer_types", json!(["full"]), "a kind for each of the 3 layers"),
+        ("indexer_types", json!(["shared", "full", "full"]), "an indexer in the first layer"),
+        ("index_topk_pattern", json!("FXF"), "a word of the letters F and S"),
+    ] {
+        let error = dsa(&[(key, value.clone())]).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains(key), "{key} = {value}: {error}");
+    }
 }
 
 #[test]

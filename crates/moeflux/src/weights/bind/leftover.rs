@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, TensorEntry};
-use crate::spec::{Family, ModelSpec};
+use crate::spec::{Family, LayerSpec, MixerSpec, ModelSpec, PositionChoice};
 use crate::weights::manifest::{SkipReason, SkippedGroup};
 
 /// Upper bound on layers after the last that predict further tokens; published models have one.
@@ -112,9 +112,7 @@ fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(Skip
     if name.ends_with(".rotary_emb.inv_freq") {
         return Some((SkipReason::Derived, "*.rotary_emb.inv_freq".to_owned()));
     }
-    let has_indexer =
-        matches!(spec.family, Family::GlmMoeDsa | Family::DeepseekV32 | Family::Qwen4Exp);
-    if has_indexer && name.contains(".self_attn.indexer.") {
+    if is_of_unused_indexer(name, spec) {
         return Some((SkipReason::Indexer, "*.self_attn.indexer.*".to_owned()));
     }
     // Shapes of packed integers, which were compared; those of packed records serve no other
@@ -126,6 +124,21 @@ fn rule_for(name: &str, mtp_layers: &[String], spec: &ModelSpec) -> Option<(Skip
         return Some((SkipReason::Derived, "lm_head.*".to_owned()));
     }
     None
+}
+
+/// Returns whether a tensor belongs to an indexer in a layer that has no choice of its own: each
+/// position is chosen, or the choice is that of a layer below.
+fn is_of_unused_indexer(name: &str, spec: &ModelSpec) -> bool {
+    let has_indexer =
+        matches!(spec.family, Family::GlmMoeDsa | Family::DeepseekV32 | Family::Qwen4Exp);
+    let layer = name.strip_prefix("model.layers.").and_then(|rest| rest.split_once('.'));
+    let Some((layer, rest)) = layer.filter(|_| has_indexer) else { return false };
+    let layer = layer.parse().ok().and_then(|layer_idx: usize| spec.layers.get(layer_idx));
+    let is_own = |layer: &LayerSpec| match &layer.mixer {
+        MixerSpec::Mla(mla) => matches!(mla.choice, Some(PositionChoice::Own(_))),
+        _ => false,
+    };
+    rest.starts_with("self_attn.indexer.") && layer.is_some_and(|layer| !is_own(layer))
 }
 
 /// Returns the prefixes of layers after the last that join a hidden state with an embedding

@@ -9,8 +9,9 @@ use moeflux::provider::ids::TokenId;
 use moeflux::provider::model::Model;
 use moeflux_kernels::{KernelTable, available};
 use moeflux_testing::cases::{Distance, GoldenCase, case_names, feed_all};
+use moeflux_testing::temp_dir::TempDir;
 
-use crate::support::{config, open, open_with};
+use crate::support::{config, open, open_as, open_with};
 
 /// Runs every case on a backend and names those that are too far off.
 fn check_all(backend: BackendKind) {
@@ -69,6 +70,30 @@ fn cpu_gives_the_same_bits_for_any_chunk_and_any_number_of_threads() {
                 "{name}: {n_rows_max} rows per step on {n_threads} threads change the bits"
             );
         }
+    }
+}
+
+/// A list of all positions counts its blocks as dense attention does.
+#[test]
+fn up_to_the_chosen_number_of_positions_bits_are_those_of_dense_attention() {
+    let case = GoldenCase::load("glm_moe_dsa-bf16-sparse");
+    let n_tokens = case.tokens.len();
+    let run = |(n_chosen, context_max): (usize, usize), arithmetic| {
+        let dir = TempDir::copy_of(&case.dir);
+        let config = std::fs::read(dir.file("config.json")).unwrap();
+        let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        config["index_topk"] = n_chosen.into();
+        config["max_position_embeddings"] = context_max.into();
+        dir.write("config.json", config.to_string());
+        let engine = open_as(dir.path(), arithmetic, 32);
+        feed_all(&mut engine.session(n_tokens).unwrap(), &case.tokens)
+    };
+    for arithmetic in [Arithmetic::F32, Arithmetic::Int8, Arithmetic::Int8Kv8] {
+        let dense = run((n_tokens, n_tokens), arithmetic);
+        assert!(dense == run((n_tokens, 4096), arithmetic), "{}", arithmetic.name());
+        let sparse = run((20, 4096), arithmetic);
+        assert!(dense[..20] == sparse[..20], "{}", arithmetic.name());
+        assert!(dense[20..] != sparse[20..], "{}", arithmetic.name());
     }
 }
 

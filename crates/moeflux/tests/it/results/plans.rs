@@ -9,9 +9,10 @@ use moeflux::provider::weights::Shares;
 use moeflux_testing::cases::golden_dir;
 
 /// A case of each family, and both forms of latent attention.
-const CASES: [&str; 7] = [
+const CASES: [&str; 8] = [
     "deepseek_v3_yarn-f32",
     "glm4_moe-bf16",
+    "glm_moe_dsa-bf16-sparse",
     "kimi_k2-fp8",
     "mlx-deepseek_v3_yarn-q4-g64-bf16",
     "qwen3_5_moe-bf16",

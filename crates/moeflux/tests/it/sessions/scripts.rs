@@ -23,13 +23,14 @@ use moeflux_testing::temp_dir::TempDir;
 use crate::support::{config, open_as};
 
 /// One of each family that differs in how it attends or routes.
-const FAMILIES: [&str; 6] = [
+const FAMILIES: [&str; 7] = [
     "qwen3_next-bf16",
     "qwen3_moe-bf16",
     "deepseek_v3-bf16",
     "mlx-qwen3_5_moe-q4-g64-bf16",
     "glm4_moe-bf16",
     "mlx-qwen3_next-q6-g32-f16",
+    "glm_moe_dsa-bf16-sparse",
 ];
 const ARITHMETICS: [Arithmetic; 3] = [Arithmetic::F32, Arithmetic::Int8, Arithmetic::Int8Kv8];
 

@@ -18,9 +18,16 @@ use crate::packing::{AS_IT_IS, flip, pack};
 use crate::support::open;
 
 /// Cases with recurrent layers, one of them with several streams and rows of n-grams, one with
-/// plain attention, one with latents.
-const CASES: [&str; 5] =
-    ["qwen3_next-bf16", "qwen4_exp-bf16", "qwen3_moe-bf16", "deepseek_v3-bf16", "gguf-gpt-oss"];
+/// plain attention, one with latents, one with windows and sinks, one whose layers share chosen
+/// positions.
+const CASES: [&str; 6] = [
+    "qwen3_next-bf16",
+    "qwen4_exp-bf16",
+    "qwen3_moe-bf16",
+    "deepseek_v3-bf16",
+    "gguf-gpt-oss",
+    "glm_moe_dsa-bf16-sparse",
+];
 
 fn engine_of(name: &str) -> (Engine, Vec<TokenId>) {
     let case = GoldenCase::load(name);

@@ -94,7 +94,7 @@ fn prompt_rates(
 ) -> PromptRates {
     let lengths = lengths.map(|it| float(it as u64));
     let attention =
-        |n: f64| float(needs.attention_operations) * n * n / 2.0 / attention_operations_per_s;
+        |n: f64| needs.attention_operations_over(n / 2.0) * n / attention_operations_per_s;
     let [short, long] = [0, 1].map(|idx| (seconds[idx] - attention(lengths[idx])).max(1e-9));
     let token_s = (long - short) / (lengths[1] - lengths[0]);
     // Noise may make a longer prompt, or the weights, appear to cost nothing.

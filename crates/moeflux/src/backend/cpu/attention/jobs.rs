@@ -2,7 +2,8 @@
 //! head, over one span of positions or over all that the rows see.
 //!
 //! **Invariant:** every row and head is in the jobs of one group, whose spans together are all that
-//! the row sees, ascending. The division depends on threads and shapes; results do not.
+//! the row sees, ascending; of a list of chosen positions, spans of the list. The division depends
+//! on threads and shapes; results do not.
 
 use std::ops::Range;
 
@@ -236,8 +237,8 @@ impl JobShape {
 
 /// Returns the spans that some rows of one session see.
 fn spans_of(form: &AttentionForm<'_>, batch: &Batch<'_>, rows: Range<usize>) -> Range<usize> {
-    let positions = || batch.rows[rows.clone()].iter().map(|row| row.position.0);
-    let first = positions().map(|position| form.first_seen(position)).min().unwrap_or(0);
-    let last = positions().max().unwrap_or(0);
-    first / SPAN..last / SPAN + 1
+    let seen = || batch.rows[rows.clone()].iter().map(|row| form.seen(row.position.0));
+    let first = seen().map(|seen| seen.start).min().unwrap_or(0);
+    let end = seen().map(|seen| seen.end).max().unwrap_or(1);
+    first / SPAN..end.div_ceil(SPAN)
 }

@@ -4,7 +4,8 @@
 //! of 512 counted from position 0, and each span into blocks of 64 counted likewise. A block
 //! contributes the positions that the row sees; its scores, exponentials and weighted values are
 //! summed as `moeflux_kernels` states. A span starts empty and takes its blocks in ascending order.
-//! Then the spans are merged in ascending order, and a sink comes last.
+//! Then the spans are merged in ascending order, and a sink comes last. If a row attends to chosen
+//! positions, spans and blocks are counted in its list, so a list of all positions changes no bit.
 //! **Invariant:** a result depends only on the row's position, not on the division into jobs. So a
 //! long context spreads over many threads, and many queries share each block that is read.
 
@@ -12,6 +13,8 @@ mod merge;
 mod jobs;
 mod rounded;
 mod task;
+
+use std::ops::Range;
 
 use moeflux_kernels::{CodeShape, KernelTable, RowOp, Spread};
 
@@ -21,7 +24,7 @@ use crate::backend::cpu::split::{RowParts, SplitItems};
 use crate::backend::cpu::{Inputs, PlanExecutor, grown};
 use crate::backend::host::{HostLayerState, HostStates};
 use crate::ids::{LayerIdx, VectorId};
-use crate::ops::{Attention, Batch, Heads, MlaAttention, Segment};
+use crate::ops::{Attention, Batch, ChosenPositions, Heads, MlaAttention, Segment};
 
 pub(super) use crate::backend::cpu::attention::task::TaskScratch;
 
@@ -50,6 +53,7 @@ struct AttentionForm<'a> {
     out: &'a Heads,
     scale: f32,
     window: Option<usize>,
+    chosen: Option<ChosenPositions>,
 }
 
 impl<'a> AttentionForm<'a> {
@@ -62,6 +66,7 @@ impl<'a> AttentionForm<'a> {
             out: &op.out,
             scale: op.scale,
             window: op.window,
+            chosen: None,
         }
     }
 
@@ -74,6 +79,7 @@ impl<'a> AttentionForm<'a> {
             out: &op.out,
             scale: op.scale,
             window: None,
+            chosen: op.chosen,
         }
     }
 
@@ -88,9 +94,16 @@ impl<'a> AttentionForm<'a> {
         table_idx != self.values
     }
 
-    /// Returns the first position that a row sees.
-    fn first_seen(&self, position: usize) -> usize {
-        self.window.map_or(0, |window| (position + 1).saturating_sub(window))
+    /// Returns the positions that a row sees, or the part of its list that it attends to.
+    fn seen(&self, position: usize) -> Range<usize> {
+        let first = self.window.map_or(0, |window| (position + 1).saturating_sub(window));
+        first..self.chosen.map_or(position + 1, |chosen| chosen.n_of(position))
+    }
+
+    /// Returns the list of a row, unless the row sees all positions that the list has room for.
+    fn list_of(&self, position: usize) -> Option<Heads> {
+        let chosen = self.chosen.filter(|chosen| !chosen.is_all(position));
+        chosen.map(|chosen| chosen.list)
     }
 }
 
@@ -110,7 +123,7 @@ fn append(
 ) {
     for segment in batch.segments {
         let memory = states.layer_mut(segment.state, form.layer);
-        let HostLayerState::Positions { first, second } = memory else {
+        let HostLayerState::Positions { first, second, .. } = memory else {
             unreachable!("attention keeps positions");
         };
         for (i, table) in [first, second].into_iter().enumerate() {
@@ -154,7 +167,8 @@ impl PlanExecutor {
     }
 
     pub(super) fn mla_attention(&mut self, op: &MlaAttention, batch: &Batch<'_>) {
-        let reads = [op.q_latent, op.q_rope, op.latent, op.k_rope];
+        let list = op.chosen.map_or(op.q_latent, |chosen| chosen.list);
+        let reads = [op.q_latent, op.q_rope, op.latent, op.k_rope, list];
         let epilogue = AttentionEpilogue { sinks: None, gate: None };
         self.attend(&AttentionForm::latent(op), &reads, &epilogue, batch);
     }
@@ -204,6 +218,10 @@ impl PlanExecutor {
             if let Some(gate) = epilogue.gate {
                 let gate = inputs.head(gate, row_idx, head_idx);
                 common.table.apply(&RowOp::MulSigmoid { gate }, out);
+            }
+            let list = form.list_of(batch.rows[row_idx].position.0);
+            if list.is_some_and(|list| inputs.head(&list, row_idx, 0)[0].is_nan()) {
+                out.fill(f32::NAN);
             }
         });
         self.buffers.put(form.out.buffer, out);

@@ -17,8 +17,8 @@ use crate::backend::cpu::attention::rounded::{RoundedQueries, RoundedScratch, Sc
 use crate::backend::cpu::attention::{AttentionForm, SPAN};
 use crate::backend::cpu::{Inputs, grown};
 use crate::backend::host::{HostLayerState, HostStates};
-use crate::backend::kv::KvTable;
-use crate::ops::{Batch, Heads};
+use crate::backend::kv::{GatheredRows, KvTable};
+use crate::ops::{Batch, ChosenPositions, Heads};
 
 /// Scratch of one thread; grows to the largest use and is kept.
 #[derive(Debug, Default)]
@@ -35,6 +35,8 @@ pub(in crate::backend::cpu) struct TaskScratch {
     running: Vec<SoftmaxState>,
     /// `[queries, value dim]`, for the current span.
     values: Vec<f32>,
+    /// Chosen positions of a block, from each table of the cache.
+    gathered: [GatheredRows; 2],
 }
 
 /// Attention over a step: the inputs of all its jobs.
@@ -51,12 +53,12 @@ impl AttentionTask<'_> {
     pub(super) fn run(&self, job: &AttentionJob, scratch: &mut TaskScratch, results: &mut [f32]) {
         let form = self.form;
         let n_queries = job.n_queries();
-        let HostLayerState::Positions { first, second } = self.states.layer(job.state, form.layer)
-        else {
+        let layer = self.states.layer(job.state, form.layer);
+        let HostLayerState::Positions { first, second, .. } = layer else {
             unreachable!("attention keeps positions");
         };
         let tables = [first, second];
-        let TaskScratch { queries, rounded, scores, factors, running, values } = scratch;
+        let TaskScratch { queries, rounded, scores, factors, running, values, gathered } = scratch;
         let rounded = self.pack_queries(job, tables, (&mut *queries, rounded));
         let inputs = JobInputs {
             tables,
@@ -64,7 +66,7 @@ impl AttentionTask<'_> {
             queries,
             end: self.batch.rows[job.rows.clone()]
                 .iter()
-                .map(|it| it.position.0 + 1)
+                .map(|it| form.seen(it.position.0).end)
                 .max()
                 .unwrap_or(0),
         };
@@ -75,6 +77,7 @@ impl AttentionTask<'_> {
             running: grown(running, n_queries, SoftmaxState::EMPTY),
             values: grown(values, out.len(), 0.0),
             rounded,
+            gathered,
         };
         maxima.fill(SoftmaxState::EMPTY.max);
         sums.fill(SoftmaxState::EMPTY.sum);
@@ -138,50 +141,61 @@ impl AttentionTask<'_> {
         scratch.values.fill(0.0);
         for first in (span * SPAN..(span + 1) * SPAN).step_by(BLOCK_POSITIONS) {
             let seen = |row_idx: usize| {
-                let position = self.batch.rows[row_idx].position.0;
-                let end = (position + 1).min(first + BLOCK_POSITIONS);
-                self.form.first_seen(position).max(first)..end
+                let seen = self.form.seen(self.batch.rows[row_idx].position.0);
+                seen.start.max(first)..seen.end.min(first + BLOCK_POSITIONS)
             };
+            let list = |row_idx: usize| self.form.list_of(self.batch.rows[row_idx].position.0);
             let mut row_idx = job.rows.start;
             while row_idx < job.rows.end {
                 let positions = seen(row_idx);
-                let others = (row_idx..job.rows.end).skip(1);
-                let n_rows = 1 + others.take_while(|&other| seen(other) == positions).count();
+                let list_of_row = list(row_idx);
+                let is_like = |&other: &usize| {
+                    list_of_row.is_none() && list(other).is_none() && seen(other) == positions
+                };
+                let n_rows = 1 + (row_idx..job.rows.end).skip(1).take_while(is_like).count();
                 if !positions.is_empty() {
                     let first_query = (row_idx - job.rows.start) * job.n_heads;
                     let queries = first_query..first_query + n_rows * job.n_heads;
-                    self.block(inputs, queries, positions, scratch);
+                    let list = list_of_row.map(|list| self.inputs.head(&list, row_idx, 0));
+                    self.block(inputs, queries, (positions, list), scratch);
                 }
                 row_idx += n_rows;
             }
         }
     }
 
-    /// Computes some queries over some positions of a block.
+    /// Computes some queries over some positions of a block, or over those that are listed at these
+    /// places.
     fn block(
         &self,
         inputs: &JobInputs<'_>,
         queries: Range<usize>,
-        positions: Range<usize>,
+        (positions, list): (Range<usize>, Option<&[f32]>),
         scratch: &mut JobScratch<'_>,
     ) {
         let form = self.form;
+        let n_positions = positions.len();
         let scores = &mut scratch.scores[..queries.len() * BLOCK_POSITIONS];
+        let rows = match list {
+            Some(list) => inputs.listed_rows(&list[positions.clone()], scratch.gathered),
+            None => [0, 1].map(|table_idx| inputs.rows(table_idx, &positions)),
+        };
+        let values = rows[form.values];
         // Latents have just been read as keys, so only other values are prefetched.
-        let values = inputs.rows(form.values, &positions);
-        let next = (form.values != 0).then_some(values);
-        self.score(inputs, (&queries, &positions, next), (&mut scratch.rounded, &mut *scores));
+        let next = (form.values != 0 && list.is_none()).then_some(values);
+        self.score(inputs, (&queries, rows, next), (&mut scratch.rounded, &mut *scores));
         let factors = &mut scratch.factors[..queries.len()];
         self.table.update_softmax(&mut SoftmaxUpdate {
             scores,
-            n_positions: positions.len(),
+            n_positions,
             scale: form.scale,
             states: &mut scratch.running[queries.clone()],
             factors,
         });
         let dim = form.out.head_dim;
         let following = inputs.tables[0].following(&positions, inputs.end, BLOCK_POSITIONS);
-        let next = (!following.is_empty()).then(|| inputs.rows(0, &following));
+        let has_next = list.is_none() && !following.is_empty();
+        let next = has_next.then(|| inputs.rows(0, &following));
         let sum = WeightedRows { weights: scores, factors, rows: values, next };
         self.table.add_weighted(&sum, &mut scratch.values[queries.start * dim..queries.end * dim]);
     }
@@ -190,26 +204,25 @@ impl AttentionTask<'_> {
     fn score(
         &self,
         inputs: &JobInputs<'_>,
-        (queries, positions, next): (&Range<usize>, &Range<usize>, Option<CachedRows<'_>>),
+        (queries, keys, next): (&Range<usize>, [CachedRows<'_>; 2], Option<CachedRows<'_>>),
         (rounded, scores): (&mut [Option<RoundedQueries<'_>>; 2], &mut [f32]),
     ) {
         if rounded.iter().any(Option::is_some) {
             for (i, rounded) in rounded.iter_mut().enumerate() {
-                let keys = inputs.rows(i, positions);
                 let (Some(rounded), CachedValues::Codes { matrix, first_row }) =
-                    (rounded, keys.values)
+                    (rounded, keys[i].values)
                 else {
                     continue;
                 };
                 let store = if i == 0 { ScoreStore::Replace } else { ScoreStore::Add };
-                let codes = (matrix, first_row..first_row + positions.len());
+                let codes = (matrix, first_row..first_row + keys[i].n_rows);
                 rounded.scores(codes, queries.clone(), (&mut *scores, store));
             }
             return;
         }
-        let first = inputs.part(0, queries, positions);
+        let first = inputs.part((0, keys[0]), queries);
         if self.form.queries[1].is_some() {
-            let second = inputs.part(1, queries, positions);
+            let second = inputs.part((1, keys[1]), queries);
             self.table.scores(&ScoreInputs { parts: &[first, second], next }, scores);
         } else {
             self.table.scores(&ScoreInputs { parts: &[first], next }, scores);
@@ -232,13 +245,28 @@ impl<'a> JobInputs<'a> {
         self.tables[table_idx].rows(self.head_idx, positions)
     }
 
-    fn part(
+    /// Returns copies of the listed positions from both tables.
+    fn listed_rows<'b>(
         &self,
-        table_idx: usize,
+        list: &[f32],
+        [first, second]: &'b mut [GatheredRows; 2],
+    ) -> [CachedRows<'b>; 2] {
+        let mut positions = [0; BLOCK_POSITIONS];
+        let positions = &mut positions[..list.len()];
+        for (position, &listed) in positions.iter_mut().zip(list) {
+            *position = ChosenPositions::position_of(listed);
+        }
+        [
+            self.tables[0].gather(self.head_idx, positions, first),
+            self.tables[1].gather(self.head_idx, positions, second),
+        ]
+    }
+
+    fn part<'b>(
+        &'b self,
+        (table_idx, keys): (usize, CachedRows<'b>),
         queries: &Range<usize>,
-        positions: &Range<usize>,
-    ) -> ScorePart<'a> {
-        let keys = self.rows(table_idx, positions);
+    ) -> ScorePart<'b> {
         let dim = keys.row_len;
         let values = &self.queries[table_idx][queries.start * dim..queries.end * dim];
         let queries = StridedRows { values, n_rows: queries.len(), row_len: dim, stride: dim };
@@ -254,4 +282,5 @@ struct JobScratch<'a> {
     values: &'a mut [f32],
     /// Present if the cache is quantised.
     rounded: [Option<RoundedQueries<'a>>; 2],
+    gathered: &'a mut [GatheredRows; 2],
 }
