@@ -41,7 +41,7 @@ pub mod spec {
     pub use crate::spec::{
         Activation, AttentionBias, AttentionSpec, BlockIndexerSpec, Family, FfnSpec, GateFunction,
         GatedDeltaSpec, HeadOrder, IndexerSpec, LayerSpec, Llama3Spec, MixerSpec, MlaSpec,
-        ModelSpec, MoeSpec, NativeFormat, Pairing, PositionChoice, QkNorm, QuantParams,
+        ModelSpec, MoeSpec, NativeFormat, NgramSpec, Pairing, PositionChoice, QkNorm, QuantParams,
         Quantisation, RopeScaling, RopeSpec, RouterSpec, SharedExpertSpec, StreamSpec, YarnSpec,
     };
 }

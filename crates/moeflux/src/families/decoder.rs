@@ -4,13 +4,15 @@ use crate::error::Result;
 use crate::families::ffn::FfnBias;
 use crate::families::layer_builder::{Block, LayerBuilder, LayerStreams};
 use crate::families::streams::{StreamBuffers, as_row};
-use crate::families::{LayerPlan, ModelPlan, attention, ffn, gated_delta, mla, streams};
+use crate::families::{
+    LayerPlan, ModelPlan, TableLookup, attention, ffn, gated_delta, mla, ngrams, streams,
+};
 use crate::ids::{BufferId, LayerIdx};
 use crate::ops::{
-    Embed, Gain, Heads, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet, SelectRows,
-    StateSpec, TopK, Workspace,
+    Embed, Gain, Heads, KeptInputs, LayerState, MatMul, N_BEST_MAX, Op, Plan, RmsNorm, RowSet,
+    SelectRows, StateSpec, TopK, Workspace,
 };
-use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec, PositionChoice};
+use crate::spec::{FfnSpec, LayerSpec, MixerSpec, ModelSpec, NgramSpec, PositionChoice};
 use crate::weights::Binder;
 
 /// Binds every tensor of the model and builds its plans.
@@ -35,10 +37,17 @@ pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPl
     let mut state = StateSpec::default();
     for (layer_idx, layer_spec) in spec.layers.iter().enumerate() {
         let layer = LayerIdx(layer_idx);
+        let ngrams = spec.ngrams.iter().find(|ngrams| ngrams.layer == layer);
+        let kept = state_of(&layer_spec.mixer, ngrams, n_streams * spec.hidden);
+        let n_conv_values = match kept {
+            LayerState::Recurrent { conv_values, .. } => conv_values,
+            _ => 0,
+        };
+        state.layers.push(kept);
         let workspace = &mut workspace;
-        let mut builder = LayerBuilder { spec, binder, workspace, layer, stream, streams, normed };
-        state.layers.push(state_of(&layer_spec.mixer));
-        layers.push(layer_plan(&mut builder, layer_spec)?);
+        let mut builder =
+            LayerBuilder { spec, binder, workspace, layer, stream, streams, n_conv_values, normed };
+        layers.push(layer_plan(&mut builder, layer_spec, ngrams)?);
     }
 
     let (mut ops, selected) = collapse(spec, binder, (&mut workspace, stream))?;
@@ -97,8 +106,16 @@ fn collapse(
     Ok((ops, out))
 }
 
-fn layer_plan(builder: &mut LayerBuilder<'_, '_>, spec: &LayerSpec) -> Result<LayerPlan> {
+fn layer_plan(
+    builder: &mut LayerBuilder<'_, '_>,
+    spec: &LayerSpec,
+    ngrams: Option<&NgramSpec>,
+) -> Result<LayerPlan> {
     let mut ops = Vec::new();
+    let lookup = match ngrams {
+        Some(ngrams) => Some(push_ngrams(builder, ngrams, &mut ops)?),
+        None => None,
+    };
     builder.read_stream(Block::Mixer, &mut ops)?;
     match &spec.mixer {
         MixerSpec::Attention(attention) => attention::push(builder, attention, &mut ops)?,
@@ -118,10 +135,26 @@ fn layer_plan(builder: &mut LayerBuilder<'_, '_>, spec: &LayerSpec) -> Result<La
             Some(ffn::moe_plan(builder, moe, (&ops, first_of_router))?)
         }
     };
-    Ok(LayerPlan { lookup: None, mixer: Plan::new(ops), moe })
+    Ok(LayerPlan { lookup, mixer: Plan::new(ops), moe })
 }
 
-fn state_of(mixer: &MixerSpec) -> LayerState {
+fn push_ngrams(
+    builder: &mut LayerBuilder<'_, '_>,
+    spec: &NgramSpec,
+    ops: &mut Vec<Op>,
+) -> Result<TableLookup> {
+    let streams = builder.streams.expect("rows of n-grams are added to several streams");
+    let lookup = ngrams::lookup(builder, spec)?;
+    let stream = builder.stream;
+    let n_own = ngrams::conv_values(spec, stream.n_heads * stream.head_dim);
+    let n_of_layer = builder.n_conv_values;
+    let kept = KeptInputs { first: n_of_layer - n_own, n_of_layer };
+    ngrams::push(builder, (spec, streams), (lookup.out, kept), ops)?;
+    Ok(lookup)
+}
+
+/// Returns the state of a layer, whose streams have `n_cols` values together.
+fn state_of(mixer: &MixerSpec, ngrams: Option<&NgramSpec>, n_cols: usize) -> LayerState {
     match mixer {
         MixerSpec::Attention(spec) => {
             let cols = spec.n_kv_heads * spec.head_dim;
@@ -138,7 +171,8 @@ fn state_of(mixer: &MixerSpec) -> LayerState {
             LayerState::Latent { latent_cols, rope_cols, index_cols }
         }
         MixerSpec::GatedDelta(spec) => LayerState::Recurrent {
-            conv_values: (spec.n_taps - 1) * spec.conv_cols(),
+            conv_values: (spec.n_taps - 1) * spec.conv_cols()
+                + ngrams.map_or(0, |ngrams| ngrams::conv_values(ngrams, n_cols)),
             delta_values: spec.n_v_heads * spec.v_dim * spec.k_dim,
         },
     }

@@ -49,7 +49,7 @@ pub(super) fn push(
     let layer = builder.layer;
     ops.push(Op::CausalConv(CausalConv {
         layer,
-        kept: KeptInputs::alone((spec.n_taps - 1) * spec.conv_cols()),
+        kept: KeptInputs { first: 0, n_of_layer: builder.n_conv_values },
         x: projected.qkv,
         weight,
         n_taps: spec.n_taps,

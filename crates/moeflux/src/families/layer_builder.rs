@@ -24,6 +24,8 @@ pub(super) struct LayerBuilder<'a, 'b> {
     pub(super) stream: Heads,
     /// What several streams need besides.
     pub(super) streams: Option<LayerStreams<'a>>,
+    /// Values that the layer keeps for its convolutions.
+    pub(super) n_conv_values: usize,
     /// Normed input of a block.
     pub(super) normed: Heads,
 }

@@ -8,6 +8,7 @@
 mod streams;
 mod layer_builder;
 mod indexer;
+mod ngrams;
 mod attention;
 mod ffn;
 mod gated_delta;

@@ -18,9 +18,10 @@ pub(super) struct StreamBuffers {
     /// A head per stream.
     streams: Heads,
     /// The same, normed.
-    normed: Heads,
+    pub(super) normed: Heads,
     low: Heads,
-    weights: Heads,
+    /// A weight for each value of `normed`.
+    pub(super) weights: Heads,
     /// What the block reads.
     out: Heads,
 }

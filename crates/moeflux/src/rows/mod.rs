@@ -12,7 +12,6 @@
 //!
 //! **Invariant:** a row has the same values wherever it comes from.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "no family has such a table yet"))]
 mod ngrams;
 mod cache;
 mod request;

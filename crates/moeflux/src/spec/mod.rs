@@ -21,7 +21,7 @@ pub(crate) use gguf::{FREQUENCY_DIVISORS, QUANTISATION_KEY};
 pub(crate) use ngrams::NgramShape;
 pub(crate) use rope::plain_frequency;
 pub use rope::{Llama3Spec, Pairing, RopeScaling, RopeSpec, YarnSpec};
-pub use streams::{GateFunction, StreamSpec};
+pub use streams::{GateFunction, NgramSpec, StreamSpec};
 
 use std::fmt;
 
@@ -127,6 +127,8 @@ pub struct ModelSpec {
     pub hidden: usize,
     /// The residual streams, if there are several.
     pub streams: Option<StreamSpec>,
+    /// The layers that add rows of n-grams.
+    pub ngrams: Vec<NgramSpec>,
     /// Entries of the vocabulary, which are the rows of the embedding.
     pub vocab: usize,
     /// Maximum context.

@@ -1,5 +1,8 @@
 //! Several residual streams, which blocks read from and write to by learned weights.
 
+use crate::ids::LayerIdx;
+use crate::spec::ngrams::NgramShape;
+
 /// Upper bound on residual streams: published models have 4, and kernels hold a value of each in
 /// registers.
 pub(super) const N_STREAMS_MAX: usize = 16;
@@ -15,6 +18,34 @@ pub struct StreamSpec {
     pub n_streams: usize,
     /// Rank of the product that derives the weights.
     pub rank: usize,
+}
+
+/// Rows of a table of n-grams that a layer adds to its streams, through a gate for each stream and
+/// a short convolution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NgramSpec {
+    /// The layer, whose mixer is gated DeltaNet.
+    pub layer: LayerIdx,
+    /// The table and its hashes.
+    pub(crate) shape: NgramShape,
+    /// Values of all rows of a token together.
+    pub width: usize,
+    /// Taps of the convolution.
+    pub n_taps: usize,
+}
+
+impl NgramSpec {
+    /// Returns the number of rows that a token needs; it divides the width.
+    #[must_use]
+    pub fn n_rows(&self) -> usize {
+        self.shape.n_heads()
+    }
+
+    /// Returns the rows from the input of one tap to that of the next.
+    #[must_use]
+    pub const fn dilation(&self) -> usize {
+        self.shape.n_tokens_max
+    }
 }
 
 /// The function of a gate.

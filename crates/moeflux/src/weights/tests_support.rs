@@ -185,6 +185,7 @@ pub(crate) fn spec(family: Family, n_layers: usize) -> ModelSpec {
         family,
         hidden: 64,
         streams: None,
+        ngrams: Vec::new(),
         vocab: 256,
         context_max: 4096,
         norm_epsilon: 1e-6,

@@ -234,7 +234,7 @@ fn logits_after(engine: &Engine, parts: &[Vec<u8>], tokens: &[TokenId]) -> Resul
 
 #[test]
 fn what_one_process_saves_several_ranks_load() {
-    for name in ["qwen3_next-bf16", "qwen3_moe-bf16"] {
+    for name in ["qwen3_next-bf16", "qwen4_exp-bf16", "qwen3_moe-bf16"] {
         let case = GoldenCase::load(name);
         let config_of = |_| config(BackendKind::Cpu, Arithmetic::Int8, (7, 1));
         let saved = |engine: &Engine| {

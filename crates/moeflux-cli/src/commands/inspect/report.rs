@@ -7,8 +7,8 @@ use moeflux::Arithmetic;
 use moeflux::provider::blueprint::Blueprint;
 use moeflux::provider::ops::KvKind;
 use moeflux::provider::spec::{
-    FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, PositionChoice, QkNorm, QuantParams,
-    RopeScaling, RouterSpec, StreamSpec,
+    FfnSpec, LayerSpec, MixerSpec, MoeSpec, NativeFormat, NgramSpec, PositionChoice, QkNorm,
+    QuantParams, RopeScaling, RouterSpec, StreamSpec,
 };
 use moeflux::provider::weights::{
     Manifest, ManifestOrigin, SkipReason, SkippedGroup, SyntheticKind, VectorSource,
@@ -72,6 +72,7 @@ pub(super) struct InspectReport {
     pub(super) files: Option<InspectedFiles>,
     pub(super) hidden: usize,
     pub(super) streams: Option<StreamSpec>,
+    pub(super) ngrams: Vec<NgramSpec>,
     pub(super) vocab: usize,
     pub(super) context_max: usize,
     pub(super) tied_embeddings: bool,
@@ -120,6 +121,7 @@ impl InspectReport {
             files,
             hidden: spec.hidden,
             streams: spec.streams,
+            ngrams: spec.ngrams.clone(),
             vocab: spec.vocab,
             context_max: spec.context_max,
             tied_embeddings: spec.tied_embeddings,
@@ -171,6 +173,7 @@ impl InspectReport {
             "is_packed": self.files.is_some_and(|files| files.is_packed),
             "hidden": self.hidden,
             "n_streams": self.streams.map_or(1, |streams| streams.n_streams),
+            "ngrams": self.ngrams.iter().map(ngrams_json).collect::<Vec<_>>(),
             "vocab": self.vocab,
             "context_max": self.context_max,
             "tied_embeddings": self.tied_embeddings,
@@ -366,6 +369,16 @@ fn ffn_json(ffn: &FfnSpec) -> Value {
             "shared_inner": moe.shared.map(|shared| shared.inner),
         }),
     }
+}
+
+fn ngrams_json(spec: &NgramSpec) -> Value {
+    json!({
+        "layer": spec.layer.0,
+        "rows_per_token": spec.n_rows(),
+        "width": spec.width,
+        "n_taps": spec.n_taps,
+        "dilation": spec.dilation(),
+    })
 }
 
 pub(super) const fn router_name(moe: &MoeSpec) -> &'static str {

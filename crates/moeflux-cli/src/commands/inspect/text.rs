@@ -110,6 +110,15 @@ fn geometry(report: &InspectReport) -> Vec<String> {
         let words = format!("{n_streams}, read by weights of rank {rank}");
         lines.extend(LABELS.row("residual streams", &words));
     }
+    for ngrams in &report.ngrams {
+        let words = format!(
+            "layer {}, {} rows per token, {} values together",
+            ngrams.layer.0,
+            ngrams.n_rows(),
+            count(ngrams.width)
+        );
+        lines.extend(LABELS.row("n-grams", &words));
+    }
     let longest = format!("{} tokens", count(report.context_max));
     lines.extend(LABELS.row("longest context", &longest));
     lines.extend(LABELS.row("embeddings", tied));

@@ -49,6 +49,13 @@ fn every_family_becomes_a_gguf_file_of_the_same_geometry() {
 }
 
 #[test]
+fn a_family_without_gguf_files_is_refused_by_name() {
+    let temp = TempDir::new();
+    let error = synth(&gguf_args(&temp, &qwen4_exp(), "Q4_0")).unwrap_err().to_string();
+    assert!(error.contains("\"qwen4exp\": this architecture is not supported"), "{error}");
+}
+
+#[test]
 fn every_type_runs_and_has_weights_of_zero_mean() {
     let mut config = qwen3_moe();
     config["hidden_size"] = json!(256);

@@ -47,6 +47,21 @@ pub(super) fn qwen3_5_moe() -> Value {
     json!({"model_type": "qwen3_5_moe", "text_config": text, "tie_word_embeddings": false})
 }
 
+/// Several residual streams, and rows of n-grams.
+pub(super) fn qwen4_exp() -> Value {
+    let mut text = config("qwen4_exp_text", hybrid());
+    let more = json!({
+        "hc_count": 4, "hc_lowrank": 64, "indexer_n_heads": 2, "indexer_kv_heads": 1,
+        "indexer_head_dim": 32, "indexer_budget": 64, "indexer_compress_ratio": 4,
+        "output_gate_type": "sigmoid", "ple_layer_ids": [2], "ple_embed_dim": 64,
+        "heads_per_ngram": 4, "ngram_vocab_size_base": 50,
+        "make_ngram_vocab_size_divisible_by": 8,
+    });
+    let Value::Object(more) = more else { panic!("keys") };
+    text.as_object_mut().unwrap().extend(more);
+    json!({"model_type": "qwen4_exp", "text_config": text, "tie_word_embeddings": false})
+}
+
 fn deepseek_v3(model_type: &str) -> Value {
     let more = json!({
         "num_key_value_heads": 4, "first_k_dense_replace": 1, "kv_lora_rank": 64,
@@ -155,7 +170,7 @@ pub(super) fn assert_close(found: f32, expected: f32, tolerance: f32) {
 
 #[test]
 fn every_family_binds_with_nothing_left_over() {
-    for config in families() {
+    for config in families().into_iter().chain([qwen4_exp()]) {
         let temp = TempDir::new();
         let args = args(&temp, &config);
         let message = synth(&args).unwrap();

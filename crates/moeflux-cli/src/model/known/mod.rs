@@ -26,7 +26,7 @@ pub(crate) struct KnownModel {
 }
 
 /// All known models, smallest first.
-pub(crate) const KNOWN: [KnownModel; 27] = [
+pub(crate) const KNOWN: [KnownModel; 28] = [
     KnownModel {
         name: "Qwen3.5-4B",
         size: "4B",
@@ -116,6 +116,12 @@ pub(crate) const KNOWN: [KnownModel; 27] = [
         size: "117B-A5B",
         config: include_str!("gpt-oss-120b.json"),
         repository: Some("openai/gpt-oss-120b"),
+    },
+    KnownModel {
+        name: "Qwen3.8-Flash-Next",
+        size: "125B-A6B",
+        config: include_str!("qwen3.8-flash-next.json"),
+        repository: None,
     },
     KnownModel {
         name: "MiniMax-M2",
@@ -208,8 +214,7 @@ impl KnownModel {
 }
 
 /// Requested models that moeflux does not run yet, with the words that identify them.
-const NOT_YET: [(&str, &[&str]); 17] = [
-    ("Qwen3.8-Flash-Next", &["flash", "next"]),
+const NOT_YET: [(&str, &[&str]); 16] = [
     ("DeepSeek-V4", &["deepseek", "v4"]),
     ("Gemma", &["gemma"]),
     ("Llama 4", &["llama-4"]),
@@ -434,7 +439,7 @@ mod tests {
         let message = |text| unclear(Path::new(text)).unwrap().to_string();
         assert!(message("qwen3").contains("use one of Qwen3.5-4B, Qwen3-8B, "));
         for (text, name) in [
-            ("Qwen3.8-Flash-Next", "Qwen3.8-Flash-Next"),
+            ("DeepSeek-V4-Flash", "DeepSeek-V4"),
             ("google/gemma-4-26B-A4B", "Gemma"),
             ("Llama-4-Scout", "Llama 4"),
         ] {
@@ -447,8 +452,8 @@ mod tests {
     fn configs_have_the_weights_that_their_makers_state() {
         let stated = [
             4.2, 8.03, 8.19, 8.95, 20.9, 26.9, 30.0, 30.5, 30.5, 32.76, 34.7, 70.55, 79.7, 106.8,
-            116.8, 228.7, 235.1, 295.0, 352.8, 396.8, 480.2, 671.0, 671.0, 743.0, 1026.0, 1026.0,
-            2420.0,
+            116.8, 125.0, 228.7, 235.1, 295.0, 352.8, 396.8, 480.2, 671.0, 671.0, 743.0, 1026.0,
+            1026.0, 2420.0,
         ];
         for (known, stated) in KNOWN.iter().zip(stated) {
             let config = known.config().unwrap();

@@ -82,7 +82,7 @@ fn models_known_by_name_are_listed_and_described() {
         &["plan", "qwen3"],
         &["is ambiguous; use one of ", "Qwen3-30B-A3B, Qwen3-Coder-30B-A3B, "],
     );
-    check_fails(&["plan", "Qwen3.8-Flash-Next"], &["does not run Qwen3.8-Flash-Next yet"]);
+    check_fails(&["plan", "DeepSeek-V4-Flash"], &["does not run DeepSeek-V4 yet"]);
     check_fails(&["plan", "Qwen9"], &["known models: Qwen3.5-4B"]);
 }
 

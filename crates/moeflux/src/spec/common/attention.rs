@@ -8,7 +8,7 @@ use crate::spec::{
 };
 
 /// Upper bound on taps of a convolution: known models have 4, and each tap is a row of state.
-const N_TAPS_MAX: usize = 64;
+pub(in crate::spec) const N_TAPS_MAX: usize = 64;
 
 /// The traits in which the families' attentions differ.
 pub(in crate::spec) struct AttentionTraits {

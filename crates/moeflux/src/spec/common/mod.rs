@@ -23,11 +23,11 @@ const CONTEXT_MAX: usize = 1 << 30;
 pub(super) struct CommonConfig {
     pub(super) hidden: usize,
     pub(super) n_layers: usize,
-    vocab: usize,
+    pub(super) vocab: usize,
     pub(super) context_max: usize,
     norm_epsilon: f32,
     is_tied: bool,
-    eos: Vec<TokenId>,
+    pub(super) eos: Vec<TokenId>,
     quantisation: Quantisation,
 }
 
@@ -67,6 +67,7 @@ impl CommonConfig {
             family,
             hidden: self.hidden,
             streams: None,
+            ngrams: Vec::new(),
             vocab: self.vocab,
             context_max: self.context_max,
             norm_epsilon: self.norm_epsilon,

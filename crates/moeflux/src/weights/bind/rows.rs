@@ -16,7 +16,6 @@ use crate::weights::tensors::{FoundTensor, RequiredMatrix};
 /// Upper bound on the tensors of a table; published models have 512.
 const N_SHARDS_MAX: usize = 1 << 16;
 
-#[cfg_attr(not(test), expect(dead_code, reason = "no family has such a table yet"))]
 impl Binder<'_> {
     /// Binds a table `[n_rows, n_cols]` whose rows stay on the drive. `base` is its name without
     /// `.weight`. It may be divided by rows into tensors `{base}.shard_0.weight` and so on.

@@ -284,13 +284,13 @@ impl<'a> SyntheticBuilder<'a> {
         let float = dtype_of(self.format.scale);
         let is_gguf = matches!(self.format.kind, SyntheticKind::Gguf(_));
         let (dtype, role) = if tensor.ends_with("conv1d.weight") {
-            (float, SyntheticRole::Taps { n_taps: self.n_taps() })
+            (float, SyntheticRole::Taps { n_taps: self.n_taps(tensor) })
         } else if tensor.ends_with(".A_log") {
             let role = if is_gguf { SyntheticRole::Decay } else { SyntheticRole::DecayLog };
             (DType::F32, role)
         } else if tensor.ends_with("e_score_correction_bias") {
             (DType::F32, SyntheticRole::Bias)
-        } else if tensor.ends_with("norm.weight") {
+        } else if tensor.ends_with("norm.weight") || tensor.contains(".ple.norm_") {
             (float, SyntheticRole::Gain)
         } else {
             (float, SyntheticRole::Bias)
@@ -359,7 +359,10 @@ impl<'a> SyntheticBuilder<'a> {
         }
     }
 
-    fn n_taps(&self) -> usize {
+    fn n_taps(&self, tensor: &str) -> usize {
+        if let Some(ngrams) = self.spec.ngrams.first().filter(|_| tensor.contains(".ple.")) {
+            return ngrams.n_taps;
+        }
         let taps = self.spec.layers.iter().find_map(|layer| match &layer.mixer {
             MixerSpec::GatedDelta(delta) => Some(delta.n_taps),
             MixerSpec::Attention(_) | MixerSpec::Mla(_) => None,

@@ -18,10 +18,12 @@ use moeflux_testing::cases::{GoldenCase, feed_all};
 
 use crate::support::{open, open_as};
 
-/// A case with recurrent layers, one with plain attention, one with latents, one with windows and
-/// sinks, one whose layers share chosen positions.
-const CASES: [&str; 5] = [
+/// Cases with recurrent layers, one of them with several streams and rows of n-grams, one with
+/// plain attention, one with latents, one with windows and sinks, one whose layers share chosen
+/// positions.
+const CASES: [&str; 6] = [
     "qwen3_next-bf16",
+    "qwen4_exp-bf16",
     "qwen3_moe-bf16",
     "deepseek_v3-bf16",
     "gguf-gpt-oss",

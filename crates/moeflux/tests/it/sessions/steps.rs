@@ -17,10 +17,12 @@ use moeflux_testing::temp_dir::TempDir;
 use crate::packing::{AS_IT_IS, flip, pack};
 use crate::support::open;
 
-/// A case with recurrent layers, one with plain attention, one with latents, one with windows and
-/// sinks, one whose layers share chosen positions.
-const CASES: [&str; 5] = [
+/// Cases with recurrent layers, one of them with several streams and rows of n-grams, one with
+/// plain attention, one with latents, one with windows and sinks, one whose layers share chosen
+/// positions.
+const CASES: [&str; 6] = [
     "qwen3_next-bf16",
+    "qwen4_exp-bf16",
     "qwen3_moe-bf16",
     "deepseek_v3-bf16",
     "gguf-gpt-oss",
@@ -276,7 +278,7 @@ fn forks_begin_at_cut_points() {
         let mut session = engine.session(64).unwrap();
         let feed = Feed::prompt(&mut session, &tokens[..30]).checkpoints(&[7, 20]);
         step(&mut [feed], &mut StepOutput::default()).unwrap();
-        let is_recurrent = name.starts_with("qwen3_next");
+        let is_recurrent = ["qwen3_next", "qwen4_exp"].iter().any(|it| name.starts_with(it));
         for (len, marked) in [(0, 0), (6, 0), (7, 7), (19, 7), (29, 20), (30, 30), (99, 30)] {
             let cut = session.cut_point(len);
             assert_eq!(cut, if is_recurrent { marked } else { len.min(30) }, "{name}");
