@@ -350,16 +350,28 @@ class Margins:
             self.gaps.append(selection_gaps(mod, x, *args[1:]))
         own_topk = torch.Tensor.topk
 
+        def add(gaps):
+            self.gaps.append(gaps[:, -1] if self.last else gaps.reshape(-1))
+
         def topk(scores, k, *args, **kwargs):            # the only place where an indexer shows its scores
             gaps = position_gaps(scores.detach(), k)
-            self.gaps.append(gaps[:, -1] if self.last else gaps.reshape(-1))
+            add(gaps) if scores.dim() > 1 else of_blocks.append(gaps)
             return own_topk(scores, k, *args, **kwargs)
 
-        swap = lambda to: lambda *_: setattr(torch.Tensor, "topk", to)
+        def end(mod, _args, out):
+            torch.Tensor.topk = own_topk
+            if of_blocks:                                # scored row by row, from the first whole block on
+                batch, n_rows = out.shape[0], out.shape[-2]
+                first = torch.full((batch, mod.compress_ratio - 1), float("inf"))
+                add(torch.cat([first, torch.stack(of_blocks).view(batch, n_rows - mod.compress_ratio + 1)], 1))
+                of_blocks.clear()
+
+        of_blocks = []
+        start = lambda *_: setattr(torch.Tensor, "topk", topk)
         named = lambda end: [m for m in self.model.modules() if type(m).__name__.lower().endswith(end)]
         self.hooks = [m.register_forward_hook(hook) for m in named("topkrouter")]
         for m in named("indexer"):
-            self.hooks += [m.register_forward_pre_hook(swap(topk)), m.register_forward_hook(swap(own_topk))]
+            self.hooks += [m.register_forward_pre_hook(start), m.register_forward_hook(end)]
         return self
 
     def __exit__(self, *_):

@@ -191,6 +191,7 @@ fn sessions_in_company_have_the_bits_of_one_process() {
         "deepseek_v3-bf16",
         "gpt_oss-mxfp4",
         "glm_moe_dsa-bf16-sparse",
+        "qwen4_exp-bf16-sparse",
     ] {
         let case = GoldenCase::load(name);
         for (shares, arithmetic, n_slots) in [
@@ -234,7 +235,7 @@ fn logits_after(engine: &Engine, parts: &[Vec<u8>], tokens: &[TokenId]) -> Resul
 
 #[test]
 fn what_one_process_saves_several_ranks_load() {
-    for name in ["qwen3_next-bf16", "qwen4_exp-bf16", "qwen3_moe-bf16"] {
+    for name in ["qwen3_next-bf16", "qwen4_exp-bf16-sparse", "qwen3_moe-bf16"] {
         let case = GoldenCase::load(name);
         let config_of = |_| config(BackendKind::Cpu, Arithmetic::Int8, (7, 1));
         let saved = |engine: &Engine| {

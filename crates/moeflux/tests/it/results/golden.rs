@@ -76,24 +76,32 @@ fn cpu_gives_the_same_bits_for_any_chunk_and_any_number_of_threads() {
 /// A list of all positions counts its blocks as dense attention does.
 #[test]
 fn up_to_the_chosen_number_of_positions_bits_are_those_of_dense_attention() {
-    let case = GoldenCase::load("glm_moe_dsa-bf16-sparse");
-    let n_tokens = case.tokens.len();
-    let run = |(n_chosen, context_max): (usize, usize), arithmetic| {
-        let dir = TempDir::copy_of(&case.dir);
-        let config = std::fs::read(dir.file("config.json")).unwrap();
-        let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
-        config["index_topk"] = n_chosen.into();
-        config["max_position_embeddings"] = context_max.into();
-        dir.write("config.json", config.to_string());
-        let engine = open_as(dir.path(), arithmetic, 32);
-        feed_all(&mut engine.session(n_tokens).unwrap(), &case.tokens)
-    };
-    for arithmetic in [Arithmetic::F32, Arithmetic::Int8, Arithmetic::Int8Kv8] {
-        let dense = run((n_tokens, n_tokens), arithmetic);
-        assert!(dense == run((n_tokens, 4096), arithmetic), "{}", arithmetic.name());
-        let sparse = run((20, 4096), arithmetic);
-        assert!(dense[..20] == sparse[..20], "{}", arithmetic.name());
-        assert!(dense[20..] != sparse[20..], "{}", arithmetic.name());
+    // The case, the key of the number, the number, and the positions that a row attends to at most.
+    for (name, key, n_chosen, n_most) in [
+        ("glm_moe_dsa-bf16-sparse", "/index_topk", 20, 20),
+        ("qwen4_exp-bf16-sparse", "/text_config/indexer_budget", 12, 15),
+    ] {
+        let case = GoldenCase::load(name);
+        let n_tokens = case.tokens.len();
+        let run = |(n_chosen, context_max): (usize, usize), arithmetic| {
+            let dir = TempDir::copy_of(&case.dir);
+            let config = std::fs::read(dir.file("config.json")).unwrap();
+            let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+            *config.pointer_mut(key).unwrap() = n_chosen.into();
+            let (parent, _) = key.rsplit_once('/').unwrap();
+            config.pointer_mut(parent).unwrap()["max_position_embeddings"] = context_max.into();
+            dir.write("config.json", config.to_string());
+            let engine = open_as(dir.path(), arithmetic, 32);
+            feed_all(&mut engine.session(n_tokens).unwrap(), &case.tokens)
+        };
+        for arithmetic in [Arithmetic::F32, Arithmetic::Int8, Arithmetic::Int8Kv8] {
+            let what = format!("{name}, {}", arithmetic.name());
+            let dense = run((n_tokens, n_tokens), arithmetic);
+            assert!(dense == run((n_tokens, 4096), arithmetic), "{what}");
+            let sparse = run((n_chosen, 4096), arithmetic);
+            assert!(dense[..n_most] == sparse[..n_most], "{what}");
+            assert!(dense[n_most..] != sparse[n_most..], "{what}");
+        }
     }
 }
 

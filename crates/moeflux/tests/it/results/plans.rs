@@ -9,7 +9,7 @@ use moeflux::provider::weights::Shares;
 use moeflux_testing::cases::golden_dir;
 
 /// A case of each family, and both forms of latent attention.
-const CASES: [&str; 8] = [
+const CASES: [&str; 9] = [
     "deepseek_v3_yarn-f32",
     "glm4_moe-bf16",
     "glm_moe_dsa-bf16-sparse",
@@ -18,6 +18,7 @@ const CASES: [&str; 8] = [
     "qwen3_5_moe-bf16",
     "qwen3_moe-f32",
     "qwen3_next-f32",
+    "qwen4_exp-bf16-sparse",
 ];
 
 fn text_of(name: &str) -> String {

@@ -23,7 +23,7 @@ use moeflux_testing::temp_dir::TempDir;
 use crate::support::{config, open_as};
 
 /// One of each family that differs in how it attends or routes.
-const FAMILIES: [&str; 7] = [
+const FAMILIES: [&str; 8] = [
     "qwen3_next-bf16",
     "qwen3_moe-bf16",
     "deepseek_v3-bf16",
@@ -31,6 +31,7 @@ const FAMILIES: [&str; 7] = [
     "glm4_moe-bf16",
     "mlx-qwen3_next-q6-g32-f16",
     "glm_moe_dsa-bf16-sparse",
+    "qwen4_exp-bf16-sparse",
 ];
 const ARITHMETICS: [Arithmetic; 3] = [Arithmetic::F32, Arithmetic::Int8, Arithmetic::Int8Kv8];
 

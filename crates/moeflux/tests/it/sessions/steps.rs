@@ -17,12 +17,12 @@ use moeflux_testing::temp_dir::TempDir;
 use crate::packing::{AS_IT_IS, flip, pack};
 use crate::support::open;
 
-/// Cases with recurrent layers, one of them with several streams and rows of n-grams, one with
-/// plain attention, one with latents, one with windows and sinks, one whose layers share chosen
-/// positions.
+/// Cases with recurrent layers, one of them with several streams, rows of n-grams and chosen blocks
+/// of positions, one with plain attention, one with latents, one with windows and sinks, one whose
+/// layers share chosen positions.
 const CASES: [&str; 6] = [
     "qwen3_next-bf16",
-    "qwen4_exp-bf16",
+    "qwen4_exp-bf16-sparse",
     "qwen3_moe-bf16",
     "deepseek_v3-bf16",
     "gguf-gpt-oss",
