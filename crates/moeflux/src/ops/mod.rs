@@ -513,7 +513,10 @@ impl Op {
             Self::ExpertFfn(op) => vec![op.x, op.sum],
             Self::ExpertUp(op) => vec![op.x],
             Self::ExpertDown(op) => vec![op.sum],
-            Self::Combine(op) => with(&[op.sum, op.out], &[op.shared, op.shared_gate, op.residual]),
+            Self::Combine(op) => {
+                let sum = [Some(op.sum), op.residual, Some(op.out)];
+                [op.shared, op.shared_gate].into_iter().chain(sum).flatten().collect()
+            }
             Self::TopK(op) => vec![op.x, op.out],
         }
     }

@@ -273,6 +273,7 @@ mod tests {
             let mut rotations = RotationTable {
                 frequencies: rope.frequencies(),
                 amplitude: 1.0,
+                block: 1,
                 ..RotationTable::default()
             };
             let row = |idx: usize| Row { token: TokenId(0), position: Position(idx * 127) };

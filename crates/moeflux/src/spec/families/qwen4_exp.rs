@@ -156,8 +156,8 @@ fn indexer(
         let expected = format!("at least the {} rotated channels", attention.rope.n_rotated);
         return Err(config.text.wrong("indexer_head_dim", &expected));
     }
-    let block = config.count_or("indexer_compress_ratio", 0, N_CHOSEN_MAX)?;
-    let n_chosen = config.count_or("indexer_budget", 0, N_CHOSEN_MAX)?;
+    let block = config.count("indexer_compress_ratio", N_CHOSEN_MAX)?;
+    let n_chosen = config.count("indexer_budget", N_CHOSEN_MAX)?;
     config.divides(("indexer_compress_ratio", block), ("indexer_budget", n_chosen))?;
     let indexer = BlockIndexerSpec { n_heads, head_dim, n_blocks: n_chosen / block, block };
     // The positions after the last whole block are chosen as well.

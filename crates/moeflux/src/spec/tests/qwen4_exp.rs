@@ -67,6 +67,7 @@ fn what_qwen4_exp_does_not_say_soundly_is_refused() {
         ("indexer_kv_heads", json!(2), "only 1 is supported"),
         ("indexer_budget", json!(ABSENT), "is missing"),
         ("indexer_budget", json!(0), "an integer from 1"),
+        ("indexer_head_dim", json!(32), "at least the 64 rotated channels"),
         ("indexer_compress_ratio", json!(3), "a divisor of `text_config.indexer_budget`, 2048"),
         ("indexer_n_heads", json!(1 << 20), "in product with `text_config.indexer_head_dim`"),
         ("ple_layer_ids", json!([0]), "layers from 1 to 8"),

@@ -10,8 +10,9 @@ use twox_hash::XxHash3_64;
 use crate::support::open_as;
 
 /// Models with the operations that others are made of: experts of all kinds of routers, gated
-/// DeltaNet, latents, windows and sinks, and blocks with scales of their own.
-const CASES: [&str; 8] = [
+/// DeltaNet, latents, windows and sinks, blocks with scales of their own, chosen positions, and
+/// residual streams with rows of n-grams.
+const CASES: [&str; 10] = [
     "qwen3_next-bf16",
     "qwen3_moe-bf16",
     "deepseek_v3-bf16",
@@ -20,6 +21,8 @@ const CASES: [&str; 8] = [
     "gguf-qwen3moe-k",
     "mlx-qwen3_5_moe-q4-g64-bf16",
     "llama-bf16",
+    "glm_moe_dsa-bf16-sparse",
+    "qwen4_exp-bf16-sparse",
 ];
 
 /// Arithmetics with the version of their results and a hash of them. If a hash changes, a state

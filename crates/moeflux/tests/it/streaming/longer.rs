@@ -126,7 +126,7 @@ impl Backend for Watched {
 }
 
 /// A model with steps of [`N_ROWS`], whose slots lend `n_lent` for a step of [`N_PROMPT`]; none: it
-/// lends nothing. No runtime where the model has no experts.
+/// lends nothing. No runtime where the model has no experts, or looks rows of tables up.
 fn runtime_of(
     case: &GoldenCase,
     caching: Caching,
@@ -134,7 +134,8 @@ fn runtime_of(
 ) -> Option<(Arc<Runtime>, Told)> {
     let (blueprint, checkpoint) = Model::open(&case.dir).unwrap().into_parts();
     let Blueprint { spec, plan, manifest, .. } = blueprint;
-    if manifest.banks.is_empty() {
+    let looks_up = plan.layers.iter().any(|layer| layer.lookup.is_some());
+    if manifest.banks.is_empty() || looks_up {
         return None;
     }
     let watch = &mut |_| ControlFlow::Continue(());
