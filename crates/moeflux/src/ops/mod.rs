@@ -495,7 +495,10 @@ impl Op {
                 with(&[op.q, op.k, op.v, op.out], &[op.gate, op.chosen.map(|chosen| chosen.list)])
             }
             Self::PoolKeys(op) => vec![op.k, op.out],
-            Self::SelectPositions(op) => with(&[op.q, op.k, op.chosen.list], &[op.weights]),
+            Self::SelectPositions(op) => {
+                let own = [Some(op.q), Some(op.k), op.weights, Some(op.chosen.list)];
+                own.into_iter().flatten().collect()
+            }
             Self::MlaAttention(op) => with(
                 &[op.q_latent, op.q_rope, op.latent, op.k_rope, op.out],
                 &[op.chosen.map(|chosen| chosen.list)],
