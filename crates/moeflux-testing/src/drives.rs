@@ -110,14 +110,14 @@ impl DriveMaker for SimulatedDrives {
 }
 
 /// Returns whether the outcome is the expected value, and not an error. Fails for another value,
-/// and for an error that does not name expert, layer, file and bytes.
+/// and for an error that does not name expert or row, file and bytes.
 pub fn is_right<T: PartialEq>(outcome: &Result<T>, expected: &T, what: &str) -> bool {
     match outcome {
         Ok(found) => {
             assert!(found == expected, "{what}: other logits");
             true
         }
-        Err(error @ Error::Expert { problem, .. }) => {
+        Err(error @ (Error::Expert { problem, .. } | Error::TableRow { problem, .. })) => {
             let names_bytes = problem.contains("bytes at offset");
             let names_file = [".safetensors", ".gguf"].iter().any(|end| problem.contains(end));
             assert!(names_bytes && names_file, "{what}: {error}");

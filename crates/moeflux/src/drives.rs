@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::experts::stream::{Drives, ReadPurpose, choose_way};
 use crate::format::Checkpoint;
 use crate::forward::RowTables;
-use crate::rows::RowReader;
+use crate::rows::{RowReader, SumChecks};
 use crate::weights::Manifest;
 
 /// Time in which the two ways of reading are compared.
@@ -62,6 +62,8 @@ pub(crate) fn open_tables(
     };
     let paths = checkpoint.files.iter().map(|file| file.path.clone()).collect();
     let tables = manifest.tables.clone();
-    let reader = RowReader::open(tables, (drives, paths), layout.row_cache_bytes)?;
+    let sum_checks = if config.streaming.checks_sums { SumChecks::On } else { SumChecks::Off };
+    let settings = (layout.row_cache_bytes, sum_checks);
+    let reader = RowReader::open(tables, (drives, paths), settings)?;
     Ok(Some(RowTables::new(reader)))
 }

@@ -27,8 +27,8 @@ pub(crate) fn line(stats: &RowStats) -> String {
         n_repeated => format!(", {n_repeated} reads repeated"),
     };
     format!(
-        "rows      {} of {} requested were in memory; {} in {} reads of a table of {}, waited {:.2} \
-         s{repeated}",
+        "rows      {} of {} requested were in memory; {} in {} reads of a table of {}, waited \
+         {:.2} s{repeated}",
         stats.hits,
         stats.asked,
         binary(stats.read_bytes),

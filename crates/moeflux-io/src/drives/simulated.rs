@@ -90,8 +90,8 @@ impl Faults {
     pub const AWAY_REGION_BYTES: u64 = 1 << 20;
 }
 
-/// Replaces the faults of drives that other code owns by now. Reads in flight are subject to the new
-/// ones.
+/// Replaces the faults of drives that other code owns by now. Reads in flight are subject to the
+/// new ones.
 #[derive(Clone, Debug, Default)]
 pub struct FaultSwitch(Arc<Mutex<SwitchState>>);
 

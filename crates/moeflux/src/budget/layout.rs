@@ -93,8 +93,8 @@ const N_CHUNK_EXPERTS_MAX: usize = 128;
 /// fewer rows already need all experts of a layer.
 const N_ROWS_STREAMING_MAX: usize = 4096;
 
-/// Bytes for rows of tables that were used last, unless all are in memory. A text repeats few of its
-/// n-grams, so that more would hardly save reads.
+/// Bytes for rows of tables that were used last, unless all are in memory. A text repeats few of
+/// its n-grams, so that more would hardly save reads.
 const ROW_CACHE_BYTES: u64 = 32 << 20;
 
 /// Lower bound on rows: fewer save no significant memory.
@@ -327,8 +327,8 @@ fn with_tables(
     if whole.bytes() <= room_bytes { (whole, u64::MAX) } else { (needs, ROW_CACHE_BYTES) }
 }
 
-/// Returns the bytes for rows of tables: those that stay in memory, and those of one step, which are
-/// kept as stored and as floats.
+/// Returns the bytes for rows of tables: those that stay in memory, and those of one step, which
+/// are kept as stored and as floats.
 fn table_bytes(blueprint: &Blueprint, n_rows: usize, cache_bytes: u64) -> u64 {
     let Blueprint { manifest, plan, .. } = blueprint;
     if manifest.tables.is_empty() {

@@ -4,8 +4,8 @@
 //! to one session or to several; a row's result does not depend on the other rows.
 
 mod logits;
-mod finite;
 mod tables;
+mod finite;
 mod sharded;
 mod follow;
 

@@ -187,8 +187,8 @@ pub struct Rope {
     pub pairing: Pairing,
     /// YaRN's attention factor; 1 elsewhere.
     pub amplitude: f32,
-    /// Rows are rotated as at the first position of their block of so many positions; 1 for each
-    /// row's own position.
+    /// Positions of a block. A row is rotated as at the first position of its block; with 1, at its
+    /// own position.
     pub block: usize,
 }
 

@@ -14,7 +14,7 @@ use crate::pack::folder::PackFolder;
 use crate::pack::plan::file::FilePlan;
 use crate::pack::source::SourceFiles;
 use crate::pack::write::{ProgressReporter, read_back, write_file};
-use crate::rows::RowReader;
+use crate::rows::{RowReader, SumChecks};
 use crate::spec::Family;
 use crate::weights::tests_support::{Tensors, spec};
 use crate::weights::{Binder, RowStorage, RowTable, TensorSource};
@@ -66,7 +66,7 @@ fn reader(checkpoint: &Checkpoint, faults: Faults) -> RowReader {
     let drives = Drives { primary, mirror: None, caching: Caching::Direct, clock };
     let paths = checkpoint.files.iter().map(|file| file.path.clone()).collect();
     let table = bind(checkpoint, N_ROWS).unwrap();
-    RowReader::open(vec![table], (drives, paths), 0).unwrap()
+    RowReader::open(vec![table], (drives, paths), (0, SumChecks::On)).unwrap()
 }
 
 #[test]

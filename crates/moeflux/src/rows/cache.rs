@@ -8,8 +8,8 @@ use moeflux_io::AlignedBytes;
 
 use crate::error::{Error, Remedy, Result};
 
-/// Entries in which a row may be: few enough to search, and so many that a row rarely leaves
-/// because of others of its set alone.
+/// Entries in which a row may be: few enough to search, and enough that a row rarely leaves because
+/// of others of its set alone.
 const N_WAYS: usize = 8;
 
 /// Bytes of an entry beside its row: the row's number, and when it was used.

@@ -20,5 +20,5 @@ mod stats;
 mod reader;
 
 pub use ngrams::NgramHash;
-pub(crate) use reader::RowReader;
+pub(crate) use reader::{RowReader, SumChecks};
 pub use stats::RowStats;

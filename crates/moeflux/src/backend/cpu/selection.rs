@@ -248,8 +248,9 @@ fn choose(
     ranks.sort_unstable();
     let block = chosen.block;
     for (listed, &idx) in list.chunks_exact_mut(block).zip(&*ranks) {
+        let first = usize::try_from(idx).expect("a block of the context") * block;
         for (offset, listed) in listed.iter_mut().enumerate() {
-            *listed = (idx as usize * block + offset) as f32;
+            *listed = (first + offset) as f32;
         }
     }
     let after = &mut list[chosen.n_blocks() * block..];

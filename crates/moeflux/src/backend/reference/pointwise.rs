@@ -200,7 +200,8 @@ mod tests {
         assert_close(&rows[0], &[-3.0, 2.0, 1.0, 4.0]);
         assert_close(&rows[1], &[-1.0, 2.0, -3.0, 4.0]);
         // In blocks of two positions, row 0 is turned as at position 0.
-        let rows = fixture.run(Op::Rope(Rope { block: 2, ..halves.clone() }), x);
+        let in_blocks = Rope { block: 2, ..halves };
+        let rows = fixture.run(Op::Rope(in_blocks), x);
         assert_close(&rows[0], &[1.0, 2.0, 3.0, 4.0]);
         assert_close(&rows[1], &[-1.0, 2.0, -3.0, 4.0]);
         let neighbours = Rope { pairing: Pairing::Neighbours, amplitude: 2.0, ..halves };

@@ -48,10 +48,7 @@ impl ReferenceBackend {
                     Some(blocks) => {
                         let block = op.chosen.block;
                         let chosen = blocks.into_iter().flat_map(|it| it * block..(it + 1) * block);
-                        let positions = chosen.chain(scores.len() * block..position + 1);
-                        for (listed, position) in list.iter_mut().zip(positions) {
-                            *listed = position as f64;
-                        }
+                        put(&mut list, chosen.chain(scores.len() * block..position + 1));
                     }
                     None => list.fill(f64::NAN),
                 }
@@ -98,6 +95,13 @@ fn largest(scores: &[f32], n: usize) -> Option<Vec<usize>> {
     blocks.truncate(n);
     blocks.sort_unstable();
     Some(blocks)
+}
+
+/// Lists positions.
+fn put(list: &mut [f64], positions: impl Iterator<Item = usize>) {
+    for (listed, position) in list.iter_mut().zip(positions) {
+        *listed = position as f64;
+    }
 }
 
 #[cfg(test)]

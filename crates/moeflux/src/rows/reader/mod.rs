@@ -43,6 +43,7 @@ pub(crate) struct RowReader {
     free_slots: Vec<SlotIdx>,
     loader: Loader,
     has_mirror: bool,
+    sum_checks: SumChecks,
     /// Set when a drive as a whole has failed.
     is_broken: bool,
     request: RowRequest,
@@ -60,6 +61,15 @@ pub(crate) struct RowReader {
     finished: Vec<FinishedLoad>,
     clock: Arc<dyn Clock>,
     stats: RowStats,
+}
+
+/// Whether blocks of packed rows are compared with their checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SumChecks {
+    /// At every read.
+    On,
+    /// Never.
+    Off,
 }
 
 /// A table, and those of its rows that are in memory.
@@ -83,7 +93,7 @@ enum RowFault {
     /// Its block does not have its checksum; another read may give the right bytes.
     Sum(RowPlace),
     /// This value of it is not finite.
-    Value(usize),
+    Value(RowPlace, usize),
 }
 
 impl RowReader {
@@ -96,7 +106,7 @@ impl RowReader {
     pub(crate) fn open(
         tables: Vec<RowTable>,
         (drives, paths): (Drives, Vec<PathBuf>),
-        cache_bytes: u64,
+        (cache_bytes, sum_checks): (u64, SumChecks),
     ) -> Result<Self> {
         let block_bytes = drives.block_bytes();
         let Drives { primary, mirror, clock, .. } = drives;
@@ -127,6 +137,7 @@ impl RowReader {
             memory,
             loader,
             has_mirror,
+            sum_checks,
             is_broken: false,
             request: RowRequest::default(),
             unread: Vec::new(),
@@ -343,7 +354,7 @@ impl RowReader {
         let problem = match outcome {
             LoadOutcome::Ready => {
                 let table = &self.tables[job.table_idx].table;
-                match first_fault(table, job, filling.bytes()) {
+                match first_fault(table, (job, self.sum_checks), filling.bytes()) {
                     None => return self.accept(filling),
                     Some(RowFault::Sum(_)) if !is_last => return self.read_again(filling),
                     Some(fault) => self.describe(&fault),
@@ -419,9 +430,16 @@ impl RowReader {
                     N_REREADS_MAX + 1
                 )
             }
-            RowFault::Value(value_idx) => format!(
-                "value {value_idx} is NaN or infinite: the file is damaged; download it again"
-            ),
+            RowFault::Value(place, value_idx) => {
+                let extent = place.extent;
+                format!(
+                    "{}: value {value_idx} of the row in {} bytes at offset {} is NaN or \
+                     infinite: the file is damaged; download it again",
+                    self.paths[extent.file_idx].display(),
+                    extent.len_bytes,
+                    extent.offset_bytes
+                )
+            }
         }
     }
 }
@@ -457,19 +475,24 @@ fn row_in<'a>(
 }
 
 /// Returns why a row of a job cannot be used, if there is such a row.
-fn first_fault(table: &RowTable, job: &RowsJob, bytes: &[u8]) -> Option<RowFault> {
+fn first_fault(
+    table: &RowTable,
+    (job, sum_checks): (&RowsJob, SumChecks),
+    bytes: &[u8],
+) -> Option<RowFault> {
     let mut checked = None;
     for row in &job.rows {
         let (values, place, read) = row_in(table, job, *row, bytes);
         if let (Some(block), RowStorage::Blocks(blocks)) = (place.block, &table.storage) {
             // Rows of a block follow each other.
-            if checked != Some(block) && !blocks.shape.is_intact(block, read) {
+            let is_new = sum_checks == SumChecks::On && checked != Some(block);
+            if is_new && !blocks.shape.is_intact(block, read) {
                 return Some(RowFault::Sum(place));
             }
             checked = Some(block);
         }
         if let Some(value_idx) = FiniteFormat::Floats(table.kind).first_bad(0, values) {
-            return Some(RowFault::Value(value_idx));
+            return Some(RowFault::Value(place, value_idx));
         }
     }
     None

@@ -80,7 +80,8 @@ impl Rig {
         let clock = Arc::new(clock.clone());
         let drives = Drives { primary, mirror, caching: Caching::Direct, clock };
         let paths = (0..self.files.len()).map(|it| format!("{it}.safetensors").into()).collect();
-        RowReader::open(vec![self.table.clone()], (drives, paths), cache_bytes).unwrap()
+        let settings = (cache_bytes, SumChecks::On);
+        RowReader::open(vec![self.table.clone()], (drives, paths), settings).unwrap()
     }
 }
 
@@ -219,8 +220,9 @@ fn damage_is_found() {
     let rig = Rig { table, files: vec![file.into(), Arc::clone(&files[1])] };
     let mut reader = rig.open(&[Faults::default()], &FaultSwitch::default(), 0);
     let error = reader.collect(0, &[1900, 1901], &mut Vec::new()).unwrap_err().to_string();
-    let expected = "row 1901 of `model.layers.1.ple`: value 3 is NaN or infinite";
-    assert!(error.starts_with(expected), "{error}");
+    let expected =
+        "row 1901 of `model.layers.1.ple`: 0.safetensors: value 3 of the row in 320 bytes";
+    assert!(error.starts_with(expected) && error.contains("is NaN or infinite"), "{error}");
     reader.collect(0, &[1900], &mut Vec::new()).unwrap();
 }
 

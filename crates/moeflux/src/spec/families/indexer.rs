@@ -11,6 +11,10 @@ pub(super) const N_CHOSEN_MAX: usize = 1 << 16;
 /// Upper bound on heads: a thousand times the largest known number.
 const N_HEADS_MAX: usize = 1 << 16;
 
+/// Upper bound on a context in which positions are chosen: lists hold positions as floats, which
+/// represent each of these.
+const N_POSITIONS_MAX: usize = 1 << 24;
+
 /// What the config of a family says about layers without an own choice.
 const FULL: &str = "full";
 const SHARED: &str = "shared";
@@ -46,12 +50,22 @@ pub(super) fn choices(
     if context_max <= n_chosen {
         return Ok(vec![None; n_layers]);
     }
+    check_context(config, context_max)?;
     let spec = IndexerSpec { n_heads, head_dim, q_rank, pairing, n_chosen };
     let choice = |is_own| match is_own {
         true => PositionChoice::Own(spec),
         false => PositionChoice::Shared { n_chosen },
     };
     Ok(own.into_iter().map(|is_own| Some(choice(is_own))).collect())
+}
+
+/// Refuses a context with positions that a list cannot hold.
+pub(super) fn check_context(config: &CheckedConfig<'_>, context_max: usize) -> Result<()> {
+    if context_max <= N_POSITIONS_MAX {
+        return Ok(());
+    }
+    let expected = format!("at most {N_POSITIONS_MAX} with an indexer");
+    Err(config.text.wrong("max_position_embeddings", &expected))
 }
 
 /// Returns whether each layer has an own indexer: from `indexer_types`, otherwise from a pattern or

@@ -6,7 +6,7 @@ use crate::ids::LayerIdx;
 use crate::spec::common::CommonConfig;
 use crate::spec::common::attention::{AttentionTraits, N_TAPS_MAX, attention, gated_delta};
 use crate::spec::config::CheckedConfig;
-use crate::spec::families::indexer::N_CHOSEN_MAX;
+use crate::spec::families::indexer::{self, N_CHOSEN_MAX};
 use crate::spec::families::qwen3_next::moe;
 use crate::spec::ngrams::NgramShape;
 use crate::spec::streams::{GateFunction, N_STREAMS_MAX, NgramSpec, StreamSpec};
@@ -161,5 +161,9 @@ fn indexer(
     config.divides(("indexer_compress_ratio", block), ("indexer_budget", n_chosen))?;
     let indexer = BlockIndexerSpec { n_heads, head_dim, n_blocks: n_chosen / block, block };
     // The positions after the last whole block are chosen as well.
-    Ok((context_max >= n_chosen + block).then_some(indexer))
+    if context_max < n_chosen + block {
+        return Ok(None);
+    }
+    indexer::check_context(config, context_max)?;
+    Ok(Some(indexer))
 }

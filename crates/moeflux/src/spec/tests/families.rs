@@ -193,6 +193,7 @@ fn layers_share_the_choice_of_a_layer_below() {
 fn impossible_indexers_are_refused() {
     for (key, value, expected) in [
         ("index_topk", json!(0), "an integer from 1 to 65536"),
+        ("max_position_embeddings", json!(1 << 25), "at most 16777216 with an indexer"),
         ("index_topk", json!(1_000_000), "an integer from 1 to 65536"),
         ("index_n_heads", json!(0), "an integer from 1 to 65536"),
         ("index_n_heads", json!(65_536), "at most 1048576 in product with `index_head_dim`"),
