@@ -19,6 +19,9 @@ use crate::model::needs::float;
 /// The length of the prompt shown, one of those in a forecast.
 const PROMPT_TOKENS: u64 = 512;
 
+/// Width of the column of names.
+const NAME_CHARS: usize = 24;
+
 /// A line of the list.
 #[derive(Debug)]
 struct PlanRow {
@@ -110,12 +113,11 @@ impl PlanList {
 
 impl PlanRow {
     fn line(&self) -> String {
-        let name = match self.name.contains(self.size) {
-            true => self.name.to_owned(),
-            false => format!("{} ({})", self.name, self.size),
-        };
+        let with_size = format!("{} ({})", self.name, self.size);
+        let fits = with_size.len() < NAME_CHARS;
+        let name = if fits && !self.name.contains(self.size) { &with_size } else { self.name };
         let weights = format!("{:.0} GB", float(self.weights_bytes) / 1e9);
-        let begun = format!("{name:<24}{:<6} {weights:>7}", self.stored);
+        let begun = format!("{name:<NAME_CHARS$}{:<6} {weights:>7}", self.stored);
         match &self.expected {
             RowForecast::TooLarge { least_bytes, of } => {
                 format!("{begun}   needs at least {} of {of}", ByteCount(*least_bytes).rounded())
