@@ -57,8 +57,8 @@ mod tests {
             retries: 2,
             read_wait: Duration::from_millis(250),
         };
-        let expected = "rows      400 of 1600 requested were in memory; 5.00 MiB in 1200 reads of a \
-                        table of 95.00 GiB, waited 0.25 s, 3 reads repeated";
+        let expected = "rows      400 of 1600 requested were in memory; 5.00 MiB in 1200 reads of \
+                        a table of 95.00 GiB, waited 0.25 s, 3 reads repeated";
         assert_eq!(line(&stats), expected);
         assert_eq!(json(&stats)["reads_repeated"], 3);
     }

@@ -27,6 +27,13 @@ pub(super) const MAKERS: &[CaseMaker] = &[
         },
     },
     CaseMaker {
+        op: "pool_keys",
+        what: "blocks that begin and end in any step",
+        n_cases: 8,
+        error_source: ErrorSource::Copy,
+        make: pool,
+    },
+    CaseMaker {
         op: "mla_attention",
         what: "chosen positions",
         n_cases: 12,
@@ -109,6 +116,18 @@ fn select_ops(
     };
     let select = SelectPositions { layer, q: q.split(n_heads), k, weights, chosen };
     pool.into_iter().chain([Op::SelectPositions(select)]).collect()
+}
+
+/// Averages of whole numbers, which are exact in blocks of two or four positions.
+fn pool(seed: u64) -> OpCase {
+    let mut builder = CaseBuilder::new(seed);
+    let block = builder.rng.pick(&[2, 4]);
+    let n_cols = builder.rng.pick(&[1, 4, 31, 128]);
+    let state = LayerState::Latent { latent_cols: 3, rope_cols: 2, index_cols: n_cols };
+    let layer = builder.layer(state);
+    let k = builder.input_of("index k", n_cols, |rng| rng.pick(&[-3.0, -1.0, 0.0, 1.0, 2.0]));
+    let out = builder.output("pooled", n_cols);
+    builder.finish(vec![Op::PoolKeys(PoolKeys { layer, k, block, out })])
 }
 
 /// A weight; a broken one breaks all scores of its row.
