@@ -27,7 +27,7 @@ pub(crate) fn build(spec: &ModelSpec, binder: &mut Binder<'_>) -> Result<ModelPl
     let normed = workspace.buffer("normed", spec.hidden);
     let streams = spec.streams.as_ref().map(|streams| LayerStreams {
         spec: streams,
-        buffers: StreamBuffers::new(&mut workspace, streams, (stream, normed)),
+        buffers: StreamBuffers::new(&mut workspace, streams, (stream, normed), RowSet::All),
         beta: workspace.buffer("stream_factors", n_streams),
     });
     let table = binder.matrix("model.embed_tokens", spec.vocab, spec.hidden)?;
@@ -98,7 +98,7 @@ fn collapse(
     };
     let out = workspace.output_buffer("selected_mean", spec.hidden);
     let selected = selected.split(streams.n_streams);
-    let buffers = StreamBuffers::of_outputs(workspace, streams, (selected, out));
+    let buffers = StreamBuffers::new(workspace, streams, (selected, out), RowSet::Outputs);
     let base = "model.hyper_connection_mixer";
     let read = streams::read(binder, (spec, streams), base, &buffers)?;
     ops.push(read.norm);

@@ -7,7 +7,7 @@ use moeflux_kernels::{ScaledFunction, ValueFunction};
 
 use crate::error::Result;
 use crate::ops::{
-    Activate, Gain, Heads, MatMul, Op, RmsNorm, StreamRead, StreamWeights, Workspace,
+    Activate, Gain, Heads, MatMul, Op, RmsNorm, RowSet, StreamRead, StreamWeights, Workspace,
 };
 use crate::spec::{ModelSpec, StreamSpec};
 use crate::weights::Binder;
@@ -27,34 +27,23 @@ pub(super) struct StreamBuffers {
 }
 
 impl StreamBuffers {
-    /// Reserves the buffers of reads from `streams` into `out`.
+    /// Reserves the buffers of reads from `streams` into `out`, for all rows or for output rows.
     pub(super) fn new(
         workspace: &mut Workspace,
         spec: &StreamSpec,
         (streams, out): (Heads, Heads),
+        rows: RowSet,
     ) -> Self {
         let n_cols = streams.n_heads * streams.head_dim;
+        let mut buffer = |[of_all, of_outputs]: [&'static str; 2], n_cols| match rows {
+            RowSet::All => workspace.buffer(of_all, n_cols),
+            RowSet::Outputs => workspace.output_buffer(of_outputs, n_cols),
+        };
         Self {
             streams,
-            normed: workspace.buffer("streams_normed", n_cols).split(streams.n_heads),
-            low: workspace.buffer("stream_low", spec.rank),
-            weights: workspace.buffer("stream_weights", n_cols).split(streams.n_heads),
-            out,
-        }
-    }
-
-    /// As [`StreamBuffers::new`], for output rows.
-    pub(super) fn of_outputs(
-        workspace: &mut Workspace,
-        spec: &StreamSpec,
-        (streams, out): (Heads, Heads),
-    ) -> Self {
-        let n_cols = streams.n_heads * streams.head_dim;
-        Self {
-            streams,
-            normed: workspace.output_buffer("selected_normed", n_cols).split(streams.n_heads),
-            low: workspace.output_buffer("selected_low", spec.rank),
-            weights: workspace.output_buffer("selected_weights", n_cols).split(streams.n_heads),
+            normed: buffer(["streams_normed", "selected_normed"], n_cols).split(streams.n_heads),
+            low: buffer(["stream_low", "selected_low"], spec.rank),
+            weights: buffer(["stream_weights", "selected_weights"], n_cols).split(streams.n_heads),
             out,
         }
     }

@@ -6,6 +6,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use half::{bf16, f16};
 use moeflux_io::ReadFile;
 use moeflux_kernels::{BlockKind, FloatKind, ScaleKind};
 
@@ -235,5 +236,20 @@ pub(crate) fn check_room(
             remedy: Remedy::SmallerModel,
         }),
         _ => Ok(()),
+    }
+}
+
+/// Appends stored floats as f32.
+pub(crate) fn push_floats(bytes: &[u8], kind: FloatKind, values: &mut Vec<f32>) {
+    match kind {
+        FloatKind::F32 => {
+            values.extend(bytes.as_chunks().0.iter().map(|it| f32::from_le_bytes(*it)));
+        }
+        FloatKind::F16 => {
+            values.extend(bytes.as_chunks().0.iter().map(|it| f16::from_le_bytes(*it).to_f32()));
+        }
+        FloatKind::Bf16 => {
+            values.extend(bytes.as_chunks().0.iter().map(|it| bf16::from_le_bytes(*it).to_f32()));
+        }
     }
 }

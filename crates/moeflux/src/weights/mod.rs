@@ -25,7 +25,7 @@ mod bind;
 pub(crate) use bind::bank::ExpertShape;
 pub(crate) use bind::packed::described;
 pub(crate) use bind::{Binder, TensorSource};
-pub(crate) use files::{CheckpointFiles, ProgressCallback, ProgressMeter, check_room};
+pub(crate) use files::{CheckpointFiles, ProgressCallback, ProgressMeter, check_room, push_floats};
 pub use files::{FiniteFormat, PageCaching, Progress};
 pub(crate) use load::fill::{FiniteCheck, ReadSegment, fill_here};
 pub use load::load;

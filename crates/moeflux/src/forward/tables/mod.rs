@@ -2,9 +2,8 @@
 //! and writes them to the workspace where a layer reads them.
 //!
 //! **Invariant:** a layer that looks rows up runs with the rows of its own batch, whatever other
-//! batches ran since they were asked for. With several ranks each reads all rows itself: the few
-//! small reads for a token take no longer than an exchange would, and a failure is reported in the
-//! next exchange of the layer.
+//! batches ran since they were asked for. With several ranks each reads all rows itself, so that
+//! they need no exchange; a failure is reported in the next exchange of the layer.
 
 use crate::error::{Error, Result};
 use crate::families::TableLookup;

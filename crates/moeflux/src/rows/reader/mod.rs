@@ -10,12 +10,10 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use half::{bf16, f16};
 use moeflux_io::{
     Clock, DriveChoice, Filling, FinishedLoad, LoadId, LoadJob, LoadOutcome, LoadPriority, Loader,
     LoaderSettings, N_PARTS_MAX, SlotIdx, SlotLayout, SlotMemory, Wait, lay_out,
 };
-use moeflux_kernels::FloatKind;
 
 use crate::error::{Error, Remedy, Result};
 use crate::experts::stream::Drives;
@@ -23,7 +21,7 @@ use crate::rows::cache::RowCache;
 use crate::rows::request::RowRequest;
 use crate::rows::runs::{RUN_BYTES_MAX, RowsRun, push_runs, run_bytes_max};
 use crate::rows::stats::RowStats;
-use crate::weights::{FiniteFormat, RowPlace, RowStorage, RowTable};
+use crate::weights::{FiniteFormat, RowPlace, RowStorage, RowTable, push_floats};
 
 /// Bytes for the memory of reads. With all of it in use, several drives are busy.
 const READ_MEMORY_BYTES: usize = 2 << 20;
@@ -238,7 +236,7 @@ impl RowReader {
             return Err(Error::TableRow { table: table.name.clone(), row, problem });
         }
         for row in self.request.rows() {
-            push_values(table.kind, row, values);
+            push_floats(row, table.kind, values);
         }
         Ok(())
     }
@@ -496,23 +494,6 @@ fn first_fault(
         }
     }
     None
-}
-
-fn push_values(kind: FloatKind, bytes: &[u8], values: &mut Vec<f32>) {
-    match kind {
-        FloatKind::F32 => {
-            let (chunks, _) = bytes.as_chunks();
-            values.extend(chunks.iter().map(|it| f32::from_le_bytes(*it)));
-        }
-        FloatKind::F16 => {
-            let (chunks, _) = bytes.as_chunks();
-            values.extend(chunks.iter().map(|it| f16::from_le_bytes(*it).to_f32()));
-        }
-        FloatKind::Bf16 => {
-            let (chunks, _) = bytes.as_chunks();
-            values.extend(chunks.iter().map(|it| bf16::from_le_bytes(*it).to_f32()));
-        }
-    }
 }
 
 #[cfg(test)]

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use half::bf16;
 use moeflux_io::{
     BlockRead, Caching, FaultSwitch, Faults, SimulatedDrive, SimulatedFile, VirtualClock,
 };
+use moeflux_kernels::FloatKind;
 use moeflux_testing::drives::transient;
 use moeflux_testing::random::{Rng, seeds};
 

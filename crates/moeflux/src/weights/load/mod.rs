@@ -8,9 +8,8 @@ pub(super) mod fill;
 
 use std::ops::Range;
 
-use half::{bf16, f16};
 use moeflux_io::available_memory_bytes;
-use moeflux_kernels::{FloatKind, MatrixKind};
+use moeflux_kernels::MatrixKind;
 
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, CheckpointSums};
@@ -18,7 +17,7 @@ use crate::ids::ExpertIdx;
 use crate::spec::plain_frequency;
 use crate::weights::files::{
     CheckpointFiles, FiniteFormat, PageCaching, ProgressCallback, ProgressMeter, check_room,
-    part_error,
+    part_error, push_floats,
 };
 use crate::weights::load::fill::{FiniteCheck, ReadSegment, fill};
 use crate::weights::manifest::{
@@ -236,7 +235,8 @@ fn vector_segment<'a>(stored: &'a StoredVector, target: &'a mut [u8]) -> ReadSeg
 }
 
 fn values_of(stored: &StoredVector, bytes: &[u8]) -> Result<Vec<f32>> {
-    let mut values = widened(bytes, stored.kind);
+    let mut values = Vec::new();
+    push_floats(bytes, stored.kind, &mut values);
     if let ValueSelection::EveryOther { first } = stored.selection {
         values = values.into_iter().skip(first).step_by(2).collect();
     }
@@ -268,19 +268,4 @@ fn log_of_negated(value: f32) -> f32 {
 #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
 fn divided(frequency: f64, divisor: f32) -> f32 {
     (frequency / f64::from(divisor)) as f32
-}
-
-fn widened(bytes: &[u8], kind: FloatKind) -> Vec<f32> {
-    match kind {
-        FloatKind::F32 => {
-            let values = bytes.chunks_exact(4);
-            values.map(|it| f32::from_le_bytes([it[0], it[1], it[2], it[3]])).collect()
-        }
-        FloatKind::F16 => {
-            bytes.chunks_exact(2).map(|it| f16::from_le_bytes([it[0], it[1]]).to_f32()).collect()
-        }
-        FloatKind::Bf16 => {
-            bytes.chunks_exact(2).map(|it| bf16::from_le_bytes([it[0], it[1]]).to_f32()).collect()
-        }
-    }
 }
