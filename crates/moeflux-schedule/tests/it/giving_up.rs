@@ -3,7 +3,7 @@
 use moeflux::TokenId;
 use moeflux_schedule::{Job, Options, Service};
 
-use crate::support::{DEMO, TestJob, check_they_go_on, paused, wait_until};
+use crate::support::{DEMO, TestJob, check_they_go_on, paused, wait_until, wait_until_idle};
 
 const CONTEXT: usize = 4000;
 
@@ -40,7 +40,7 @@ fn a_job_can_be_cancelled_while_it_waits() {
     assert!(waiting.so_far().n_cached.is_none(), "it has not begun");
     drop(running);
     assert_eq!(last.end().answers, [DEMO.alone(&last.job, 0, CONTEXT)]);
-    wait_until("all jobs to be over", || service.is_idle());
+    wait_until_idle(&service);
     assert_eq!(service.stats().n_cancelled, 2);
 }
 
@@ -55,7 +55,7 @@ fn a_repeated_prompt_continues_where_it_was_cancelled() {
     assert_eq!(progress.n_total, 3500);
     assert!(progress.left.is_some());
     test_job.give_up();
-    wait_until("the job to be over", || service.is_idle());
+    wait_until_idle(&service);
     let n_kept = test_job.so_far();
     assert_eq!(n_kept.n_tokens(), 0);
     job.sampling.seed = 8;
@@ -81,7 +81,7 @@ fn a_cancelled_answer_does_not_affect_others() {
     let whole = DEMO.alone(&test_jobs[1].job, 0, CONTEXT);
     assert_eq!(outcome.tokens, whole.tokens[..outcome.tokens.len()]);
     assert_eq!(outcome.finish, None, "of a job that was given up nothing more is heard");
-    wait_until("all jobs to be over", || service.is_idle());
+    wait_until_idle(&service);
 }
 
 #[test]

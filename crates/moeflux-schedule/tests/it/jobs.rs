@@ -5,7 +5,7 @@ use moeflux::step::Wanted;
 use moeflux::{Error, Finish, StopStrings, TokenId};
 use moeflux_schedule::{Options, Refusal, State};
 
-use crate::support::{DEMO, NullSink, RECURRENT, TestJob, wait_until};
+use crate::support::{DEMO, NullSink, RECURRENT, TestJob, wait_until, wait_until_idle};
 
 const CONTEXT: usize = 600;
 
@@ -24,7 +24,7 @@ fn jobs_at_the_same_time_are_answered_as_alone() {
     for test_job in &test_jobs {
         assert_eq!(test_job.end().answers, [DEMO.alone(&test_job.job, 0, CONTEXT)]);
     }
-    wait_until("the last job to be over", || service.is_idle());
+    wait_until_idle(&service);
     let stats = service.stats();
     let n_tokens: usize = test_jobs.iter().map(|it| it.so_far().n_tokens()).sum();
     assert_eq!(stats.n_answer_tokens, n_tokens as u64);
@@ -73,7 +73,7 @@ fn one_of_several_answers_can_be_cancelled() {
         test_job.wait_for("the first answer", |outcome| outcome.answers[0].finish.is_some());
     assert_eq!(outcome.answers[0], DEMO.alone(&test_job.job, 0, CONTEXT));
     assert_eq!(outcome.answers[1].finish, None);
-    wait_until("the job to be over", || service.is_idle());
+    wait_until_idle(&service);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn jobs_that_cannot_run_are_refused_at_once() {
         let outcome = test_job.wait_for("the end", |outcome| outcome.failure.is_some());
         assert_eq!(outcome.failure.as_deref(), Some("cancelled"));
     }
-    wait_until("all jobs to be over", || service.is_idle());
+    wait_until_idle(&service);
 }
 
 #[test]
@@ -201,5 +201,5 @@ fn a_model_that_cannot_be_opened_is_reported_and_tried_again() {
     let test_job = TestJob::new(&service, RECURRENT.job(vec![TokenId(5)], 1));
     let outcome = test_job.wait_for("the failure", |outcome| outcome.failure.is_some());
     assert_eq!(outcome.failure.as_deref(), Some("try 2"));
-    wait_until("the job to be over", || service.is_idle());
+    wait_until_idle(&service);
 }

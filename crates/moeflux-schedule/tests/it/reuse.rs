@@ -3,7 +3,7 @@
 use moeflux::TokenId;
 use moeflux_schedule::{Job, KeptLimits, Options, Owner};
 
-use crate::support::{ATTENTION, RECURRENT, ReferenceModel, TestJob, wait_until};
+use crate::support::{ATTENTION, RECURRENT, ReferenceModel, TestJob, wait_until_idle};
 
 const CONTEXT: usize = 400;
 
@@ -23,7 +23,7 @@ fn n_cached(model: &ReferenceModel, service: &moeflux_schedule::Service, job: Jo
     let test_job = TestJob::new(service, job);
     let outcome = test_job.end();
     assert_eq!(outcome.answers[0], model.alone(&test_job.job, 0, CONTEXT));
-    wait_until("the job to be over", || service.is_idle());
+    wait_until_idle(&service);
     outcome.n_cached.unwrap()
 }
 

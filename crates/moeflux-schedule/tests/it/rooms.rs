@@ -7,6 +7,7 @@ use moeflux_schedule::{Job, Options, Refusal, Service, State};
 
 use crate::support::{
     BLOCK, DEMO, NullSink, TestJob, check_they_go_on, leave_room, paused, wait_until,
+    wait_until_idle,
 };
 
 const CONTEXT: usize = 4000;
@@ -78,7 +79,7 @@ fn a_paused_answer_gives_up_its_memory_and_is_read_again() {
     // It needs all of the memory.
     check(&service, [endless(tokens(2 * BLOCK + 20), 30)]);
     check_they_go_on(&service, &slow, CONTEXT);
-    wait_until("all jobs to be over", || service.is_idle());
+    wait_until_idle(&service);
 }
 
 #[test]

@@ -18,7 +18,8 @@ use moeflux_testing::random::{Rng, seeds};
 use moeflux_testing::temp_dir::TempDir;
 
 use crate::support::{
-    ATTENTION, DEMO, JobOutcome, LATENT, RECURRENT, ReferenceModel, TestJob, leave_room, wait_until,
+    ATTENTION, DEMO, JobOutcome, LATENT, RECURRENT, ReferenceModel, TestJob, leave_room,
+    wait_until, wait_until_idle,
 };
 
 const CONTEXT: usize = 1_600;
@@ -89,7 +90,7 @@ fn n_cached(model: &ReferenceModel, service: &Service, job: Job) -> usize {
 
 /// Waits until all kept sessions are saved, and frees them.
 fn unload(service: &Service) {
-    wait_until("the jobs to be over", || service.is_idle());
+    wait_until_idle(service);
     service.unload();
     wait_until("the model to be unloaded", || service.state() == State::Unloaded);
 }
@@ -427,7 +428,7 @@ fn check_that_dropped_ones_come_back(open: Box<Open>, kept_bytes: Option<u64>, r
     for seed in 2..5 {
         for (job, n_saved) in jobs.iter_mut().zip(&mut n_saved) {
             assert_eq!(n_cached(&DEMO, &service, job.clone()), *n_saved, "turn {seed}");
-            wait_until("the job to be over", || service.is_idle());
+            wait_until_idle(&service);
             (*job, *n_saved) = next_turn(&DEMO, job, seed);
         }
     }

@@ -8,7 +8,7 @@ use moeflux_schedule::{Job, KeptLimits, Options, Owner, Service};
 use moeflux_testing::random::{Rng, seeds};
 
 use crate::support::{
-    ATTENTION, CountingMasks, JobOutcome, RECURRENT, ReferenceModel, TestJob, wait_until,
+    ATTENTION, CountingMasks, JobOutcome, RECURRENT, ReferenceModel, TestJob, wait_until_idle,
 };
 
 const CONTEXT: usize = 300;
@@ -134,7 +134,7 @@ fn run(model: &ReferenceModel, seed: u64) {
         }
         n_jobs_before += n_jobs;
         drop(round);
-        wait_until("all jobs to be over", || service.is_idle());
+        wait_until_idle(&service);
     }
 }
 

@@ -11,6 +11,7 @@ use moeflux_schedule::{
 
 use crate::support::{
     ATTENTION, BLOCK, DEMO, RECURRENT, ReferenceModel, TestJob, leave_room, wait_until,
+    wait_until_idle,
 };
 
 const CONTEXT: usize = 2_000;
@@ -29,7 +30,7 @@ fn tokens(n_tokens: u32, seed: u32) -> Vec<TokenId> {
 fn run(service: &Service, job: Job) -> (usize, Option<Missed>) {
     let outcome = TestJob::new(service, job).end();
     assert_eq!(outcome.failure, None);
-    wait_until("the job to be over", || service.is_idle());
+    wait_until_idle(service);
     (outcome.n_cached.unwrap(), outcome.missed)
 }
 
@@ -264,7 +265,7 @@ fn a_prompt_says_what_it_found() {
             let split_points = vec![prompt.len() - 2];
             let job = Job { owner: Owner(owner), split_points, ..model.job(prompt, 5) };
             let lookup = TestJob::new(&service, job).end().lookup.unwrap();
-            wait_until("the job to be over", || service.is_idle());
+            wait_until_idle(&service);
             (lookup.outcome, lookup.n_shared)
         };
         let first = tokens(200, 1);

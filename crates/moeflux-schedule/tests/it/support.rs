@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, LazyLock, Mutex};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, mpsc};
 use std::time::Duration;
 
 use moeflux::provider::config::Configure;
@@ -391,6 +391,16 @@ pub(crate) fn check_they_go_on(service: &Service, paused: &[TestJob], n_context:
         let alone = [0, 1].map(|answer_idx| DEMO.alone(&test_job.job, answer_idx, n_context));
         assert_eq!(test_job.end().answers, alone);
     }
+}
+
+/// Waits until a service has no job, and its counters tell of the last one: a job is over a little
+/// before they do, and reports are made after that.
+pub(crate) fn wait_until_idle(service: &Service) {
+    wait_until("all jobs to be over", || service.is_idle());
+    let (sender, receiver) = mpsc::channel();
+    service.ask_experts(Box::new(move |_| drop(sender.send(()))));
+    // A service that closed its engine meanwhile has no report to make.
+    drop(receiver.recv_timeout(PATIENCE));
 }
 
 /// Waits until something is true of a service.
