@@ -29,6 +29,8 @@
 //!   group from its first visible position. An output element is multiplied by the block's factor,
 //!   then takes positions in ascending order: `out = fma(weight, value, out)`. Values stored as f16
 //!   are widened exactly.
+//! * **A score that chooses a key**: a head's product takes columns in ascending order, by `fma`
+//!   from +0. Weights times products, where a negative one counts as +0, are summed as one group.
 //! * **Attention over 8-bit codes**: see `cached.rs` for the codes. Keys that are not also values
 //!   are padded to whole groups and spread before they are rounded, and so are the queries for them
 //!   (`spread.rs`). A score is the product of the query, rounded to int8, with the codes as a
@@ -63,7 +65,9 @@
 //! float/       products in f32: activations, product
 //! cached       keys and values in a cache
 //! prefetch     memory that is fetched during other computation
-//! attention/   scores and softmax of a block of positions; weighted: sums of its values
+//! attention/   scores and softmax of a block of positions
+//!   choice                   scores by which keys are chosen
+//!   weighted                 sums of a block's values
 //! delta        the gated delta rule
 //! spread       the transform of keys before they are rounded to codes
 //! functions    functions and products of values
@@ -106,6 +110,7 @@ mod dispatch;
 #[cfg(test)]
 mod tests;
 
+pub use attention::choice::{ChoiceInputs, ChoiceQueries};
 pub use attention::weighted::WeightedRows;
 pub use attention::{BLOCK_POSITIONS, ScoreInputs, ScorePart, SoftmaxState, SoftmaxUpdate};
 pub use cached::{CachedRows, CachedValues, CodeShape};

@@ -5,6 +5,7 @@
 //! order stated in the crate's documentation. This module knows neither heads, windows nor the
 //! number of positions.
 
+pub(crate) mod choice;
 pub(crate) mod weighted;
 
 use std::ops::Range;
@@ -324,7 +325,7 @@ fn dots<S: Simd, K: CacheElement, const Q: usize, const P: usize>(
 
 /// Pads at most 16 values with zeros.
 #[inline(always)]
-fn filled<K: CacheElement>(values: &[K]) -> [K; LANES] {
+pub(crate) fn filled<K: CacheElement>(values: &[K]) -> [K; LANES] {
     let mut lanes = [K::ZERO; LANES];
     lanes[..values.len()].copy_from_slice(values);
     lanes

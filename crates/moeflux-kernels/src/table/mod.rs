@@ -5,6 +5,7 @@
 
 mod fill;
 
+use crate::attention::choice::ChoiceInputs;
 use crate::attention::weighted::WeightedRows;
 use crate::attention::{ScoreInputs, SoftmaxUpdate};
 use crate::delta::DeltaRun;
@@ -26,6 +27,7 @@ pub struct KernelTable {
     pub(crate) dot: unsafe fn(&[f32], &[f32]) -> f32,
     pub(crate) axpy: unsafe fn(f32, &[f32], &mut [f32]),
     pub(crate) scores: unsafe fn(&ScoreInputs<'_>, &mut [f32]),
+    pub(crate) choice_scores: unsafe fn(&ChoiceInputs<'_>, &mut [f32]),
     pub(crate) update_softmax: unsafe fn(&mut SoftmaxUpdate<'_>),
     pub(crate) add_weighted: unsafe fn(&WeightedRows<'_>, &mut [f32]),
     pub(crate) exp_shifted: unsafe fn(&mut [f32], f32) -> f32,
@@ -55,6 +57,7 @@ macro_rules! kernel_table {
             dot,
             axpy,
             scores,
+            choice_scores,
             update_softmax,
             add_weighted,
             exp_shifted,
@@ -128,6 +131,11 @@ macro_rules! kernel_table {
         $(#[target_feature(enable = $features)])?
         fn scores(scores: &$crate::attention::ScoreInputs<'_>, out: &mut [f32]) {
             $crate::attention::scores($simd, scores, out);
+        }
+
+        $(#[target_feature(enable = $features)])?
+        fn choice_scores(inputs: &$crate::attention::choice::ChoiceInputs<'_>, out: &mut [f32]) {
+            $crate::attention::choice::choice_scores($simd, inputs, out);
         }
 
         $(#[target_feature(enable = $features)])?
@@ -268,6 +276,17 @@ impl KernelTable {
         scores.parts.iter().for_each(|part| part.check(out));
         // SAFETY: as in `matmul`.
         unsafe { (self.scores)(scores, out) }
+    }
+
+    /// Computes `out[key] = sum over heads of weight * max(0, dot(query, key))`, NaN if a product is.
+    ///
+    /// # Panics
+    ///
+    /// If shapes do not match.
+    pub fn choice_scores(&self, inputs: &ChoiceInputs<'_>, out: &mut [f32]) {
+        inputs.check(out);
+        // SAFETY: as in `matmul`.
+        unsafe { (self.choice_scores)(inputs, out) }
     }
 
     /// Takes a block of scores into each query's softmax: turns them into weights relative to the

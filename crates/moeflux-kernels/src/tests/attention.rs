@@ -6,9 +6,9 @@ use moeflux_testing::random::Rng;
 use crate::lanes::fused::FusedMultiplyAdd as _;
 use crate::tests::{NMSE_MAX, nmse, same_bits, scalar, tree};
 use crate::{
-    BLOCK_POSITIONS, CachedRows, CachedValues, CodeShape, KernelTable, Matrix, MatrixLayout,
-    ScoreInputs, ScorePart, SoftmaxState, SoftmaxUpdate, StridedRows, WeightedRows, available,
-    round_to_f16,
+    BLOCK_POSITIONS, CachedRows, CachedValues, ChoiceInputs, ChoiceQueries, CodeShape, KernelTable,
+    Matrix, MatrixLayout, ScoreInputs, ScorePart, SoftmaxState, SoftmaxUpdate, StridedRows,
+    WeightedRows, available, round_to_f16,
 };
 
 /// Positions that are all tiles of keys, and some with a remainder.
@@ -124,6 +124,55 @@ fn scores_are_as_stated() {
             QUERIES.into_iter().for_each(|n_queries| case.check(n_queries));
         }
     }
+}
+
+#[test]
+fn scores_of_a_choice_are_as_stated() {
+    let mut rng = Rng::new(25);
+    for (n_heads, n_cols) in [(1, 16), (4, 15), (16, 64), (19, 40), (32, 128), (40, 1)] {
+        for n_keys in POSITIONS {
+            let (queries, weights) = (rng.units(n_heads * (n_cols + 3)), rng.units(n_heads));
+            let mut keys = CacheFixture::random(n_keys, n_cols, &mut rng);
+            check_choice((&queries, Some(&weights)), &keys);
+            check_choice((&queries, None), &keys);
+            if n_keys > 0 {
+                // Every product with the last key is broken.
+                let at = (n_keys - 1) * keys.stride;
+                (keys.wide[at], keys.halves[at]) = (f32::NAN, f16::NAN.to_bits());
+                check_choice((&queries, Some(&weights)), &keys);
+            }
+        }
+    }
+}
+
+fn check_choice((queries, weights): (&[f32], Option<&[f32]>), keys: &CacheFixture) {
+    let (n_cols, stride) = (keys.row_len, keys.row_len + 3);
+    let n_heads = queries.len() / stride;
+    let score = |key: usize| {
+        let mut lanes = [0.0_f32; 16];
+        for (head, query) in queries.chunks_exact(stride).enumerate() {
+            let pairs = query.iter().zip(keys.row(key));
+            let product = pairs.fold(0.0_f32, |sum, (query, key)| query.fused(*key, sum));
+            let positive = if product < 0.0 { 0.0 } else { product };
+            let weight = weights.map_or(1.0, |weights| weights[head]);
+            lanes[head % 16] = weight.fused(positive, lanes[head % 16]);
+        }
+        tree(lanes)
+    };
+    let stated: Vec<f32> = (0..keys.n_rows).map(score).collect();
+    let mut packed = vec![7.0; ChoiceQueries::n_values(n_heads, n_cols)];
+    let queries = StridedRows { values: queries, n_rows: n_heads, row_len: n_cols, stride };
+    ChoiceQueries::pack(&queries, weights, &mut packed);
+    each_table(|table, kind_idx, what| {
+        let queries = ChoiceQueries::new(&packed, n_cols);
+        let mut out = vec![7.0; keys.n_rows];
+        let inputs = ChoiceInputs { queries, keys: keys.views()[kind_idx] };
+        table.choice_scores(&inputs, &mut out);
+        let what = format!("{what} {n_heads} {n_cols} {}", keys.n_rows);
+        let n_whole = stated.iter().position(|score| score.is_nan()).unwrap_or(stated.len());
+        same_bits(&out[..n_whole], &stated[..n_whole], &what);
+        assert!(out[n_whole..].iter().all(|score| score.is_nan()), "{what}");
+    });
 }
 
 #[test]

@@ -29,7 +29,7 @@ use crate::backend::cpu::attention::{AttentionScratch, TaskScratch};
 use crate::backend::cpu::elementwise::RotationTable;
 use crate::backend::cpu::experts::ExpertScratch;
 use crate::backend::cpu::product::{PreparedInputs, PreparedRows};
-use crate::backend::cpu::selection::SelectionScratch;
+use crate::backend::cpu::selection::{ChoiceScratch, SelectionScratch};
 use crate::backend::cpu::split::WorkSplitter;
 use crate::backend::host::{Buffer, Buffers, HostStates};
 use crate::backend::session_budget::SessionBudget;
@@ -166,8 +166,7 @@ struct OpScratch {
     /// `[n_taps, channels]`, keyed by the vector that holds them as `[channels, n_taps]`.
     taps: HashMap<VectorId, Vec<f32>>,
     attention: AttentionScratch,
-    /// Scores of positions.
-    scores: Vec<f32>,
+    choice: ChoiceScratch,
 }
 
 impl Common {

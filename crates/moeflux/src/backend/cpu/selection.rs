@@ -1,20 +1,22 @@
 //! The choice of the positions that a row attends to, and the keys of blocks of positions.
 //!
 //! Rows are scored in groups, so that the scores of a long context take a bounded amount of memory;
-//! within a group, spans of blocks of all rows are divided among threads, and then the rows.
+//! of a group, the queries of rows are packed first, then spans of blocks of all rows are divided
+//! among threads, and then the rows.
 //! **Invariant:** a score depends only on its row and its block, and the order of blocks with
 //! scores is total, so the division changes no choice. An averaged key depends on the keys of its
 //! block as they are stored, whichever step stored them.
 
 use half::f16;
 use moeflux_kernels::{
-    BLOCK_POSITIONS, CachedRows, CachedValues, KernelTable, ScoreInputs, ScorePart, StridedRows,
+    BLOCK_POSITIONS, CachedRows, CachedValues, ChoiceInputs, ChoiceQueries, KernelTable,
+    StridedRows,
 };
 
 use crate::backend::cpu::attention::segment_of;
 use crate::backend::cpu::split::SplitItems;
-use crate::backend::cpu::{Inputs, PlanExecutor, grown};
-use crate::backend::host::HostStates;
+use crate::backend::cpu::{Common, Inputs, PlanExecutor, grown};
+use crate::backend::host::{Buffer, HostStates};
 use crate::backend::kv::{GatheredRows, KvTable};
 use crate::ops::{Batch, ChosenPositions, Heads, PoolKeys, SelectPositions};
 
@@ -24,24 +26,32 @@ const SPAN: usize = 512;
 /// Maximum scores kept at a time: 16 MiB. One row may have more.
 const N_SCORES_MAX: usize = 1 << 22;
 
+/// Maximum rows of a group: their packed queries stay in a cache.
+const N_ROWS_MAX: usize = 64;
+
 /// Products that cost as much as one value read from memory.
 const PRODUCTS_PER_VALUE: usize = 8;
+
+/// Scratch of a step; grows to the largest use and is kept.
+#[derive(Debug, Default)]
+pub(super) struct ChoiceScratch {
+    /// See [`ChoiceQueries`]; row after row.
+    queries: Vec<f32>,
+    /// `[rows, blocks]`, in whole spans.
+    scores: Vec<f32>,
+    /// `[rows, spans]`: see [`ChoiceTask::floor`].
+    floors: Vec<u32>,
+}
 
 /// Scratch of one thread; grows to the largest use and is kept.
 #[derive(Debug, Default)]
 pub(super) struct SelectionScratch {
-    score: ScoreScratch,
-    /// Scores and blocks of one row: see [`rank_of`].
-    ranks: Vec<u64>,
-}
-
-/// Scratch of scores.
-#[derive(Debug, Default)]
-struct ScoreScratch {
-    /// `[heads, BLOCK_POSITIONS]`.
-    products: Vec<f32>,
     /// Keys of blocks, which do not lie side by side.
     keys: GatheredRows,
+    /// Scores of a span: see [`ascending`].
+    order: Vec<u32>,
+    /// Scores and blocks of one row, twice: see [`rank_of`].
+    ranks: Vec<u64>,
 }
 
 impl PlanExecutor {
@@ -81,40 +91,15 @@ impl PlanExecutor {
         let n_blocks = |row_idx: usize| (position_of(row_idx) + 1) / chosen.block;
         let n_blocks_max = rows.iter().map(|row_idx| n_blocks(*row_idx)).max().unwrap_or(0);
         let stride = n_blocks_max.next_multiple_of(SPAN).max(SPAN);
-        let n_cols = out.n_cols;
-        for rows in rows.chunks((N_SCORES_MAX / stride).max(1)) {
-            let scores = grown(&mut self.scratch.scores, rows.len() * stride, 0.0);
-            let task = ScoreTask { op, batch, inputs, states: &self.states };
-            let common = &self.common;
-            let cost = SPAN * (op.k.head_dim + op.q.n_heads * op.k.head_dim / PRODUCTS_PER_VALUE);
-            let n_items = rows.len() * stride / SPAN;
-            let items = SplitItems { n_items, align: 1, cost, offset: |item: usize| item * SPAN };
-            common.split.ranges(scores, &items, &|range, scores| {
-                let mut worker = common.worker();
-                for (item, scores) in range.zip(scores.chunks_exact_mut(SPAN)) {
-                    let place = (rows[item * SPAN / stride], item * SPAN % stride);
-                    task.span(common.table, place, (&mut worker.selection.score, scores));
-                }
-            });
-            let scores = &*scores;
-            let offset = |item: usize| match rows.get(item) {
-                Some(row_idx) => row_idx * n_cols,
-                None => rows.last().map_or(0, |row_idx| (row_idx + 1) * n_cols),
-            };
-            let items =
-                SplitItems { n_items: rows.len(), align: 1, cost: 4 * n_blocks_max, offset };
-            common.split.ranges(&mut out.values, &items, &|range, values| {
-                let mut worker = common.worker();
-                let ranks = &mut worker.selection.ranks;
-                let base = rows[range.start] * n_cols;
-                for item in range {
-                    let row_idx = rows[item];
-                    let scores = &scores[item * stride..][..n_blocks(row_idx)];
-                    let row = &mut values[row_idx * n_cols - base..][..n_cols];
-                    let place = (chosen, position_of(row_idx));
-                    choose(scores, ranks, place, &mut row[list.cols(0)]);
-                }
-            });
+        for rows in rows.chunks((N_SCORES_MAX / stride).clamp(1, N_ROWS_MAX)) {
+            let task = ChoiceTask { op, batch, inputs, states: &self.states, rows };
+            let ChoiceScratch { queries, scores, floors } = &mut self.scratch.choice;
+            let queries = grown(queries, rows.len() * task.packed_len(), 0.0);
+            task.pack(&self.common, queries);
+            let scores = grown(scores, rows.len() * stride, 0.0);
+            let floors = grown(floors, scores.len() / SPAN, 0);
+            task.score(&self.common, queries, (&mut *scores, &mut *floors));
+            task.choose(&self.common, (scores, floors), &mut out);
         }
         self.buffers.put(list.buffer, out);
     }
@@ -155,41 +140,118 @@ fn append(states: &mut HostStates, op: &SelectPositions, batch: &Batch<'_>, inpu
     }
 }
 
-/// The inputs of all scores of a step.
-struct ScoreTask<'a> {
+/// The choices of some rows of a step.
+struct ChoiceTask<'a> {
     op: &'a SelectPositions,
     batch: &'a Batch<'a>,
     inputs: Inputs<'a>,
     states: &'a HostStates,
+    /// The rows that do not attend to all positions.
+    rows: &'a [usize],
 }
 
-impl ScoreTask<'_> {
+impl ChoiceTask<'_> {
+    /// Returns the number of packed values of a row's queries.
+    fn packed_len(&self) -> usize {
+        ChoiceQueries::n_values(self.op.q.n_heads, self.op.q.head_dim)
+    }
+
+    /// Returns the number of whole blocks that a row sees.
+    fn n_blocks(&self, row_idx: usize) -> usize {
+        (self.batch.rows[row_idx].position.0 + 1) / self.op.chosen.block
+    }
+
+    /// Packs the queries of all rows.
+    fn pack(&self, common: &Common, packed: &mut [f32]) {
+        let row_len = self.packed_len();
+        let offset = |item: usize| item * row_len;
+        let items = SplitItems { n_items: self.rows.len(), align: 1, cost: row_len, offset };
+        common.split.ranges(packed, &items, &|range, packed| {
+            for (row_idx, packed) in self.rows[range].iter().zip(packed.chunks_exact_mut(row_len)) {
+                let weights = self.op.weights.as_ref();
+                let weights = weights.map(|weights| self.inputs.head(weights, *row_idx, 0));
+                ChoiceQueries::pack(
+                    &queries_of(&self.inputs, &self.op.q, *row_idx),
+                    weights,
+                    packed,
+                );
+            }
+        });
+    }
+
+    /// Scores all blocks for all rows.
+    fn score(&self, common: &Common, packed: &[f32], (scores, floors): (&mut [f32], &mut [u32])) {
+        let (n_heads, n_cols) = (self.op.q.n_heads, self.op.q.head_dim);
+        let cost = SPAN * (n_cols + n_heads * n_cols / PRODUCTS_PER_VALUE);
+        let (n_items, n_spans) = (floors.len(), floors.len() / self.rows.len());
+        common.split.pairs((scores, floors), n_items, cost, &|item, scores, floor| {
+            let (idx, first) = (item / n_spans, item % n_spans * SPAN);
+            let packed = &packed[idx * self.packed_len()..][..self.packed_len()];
+            let queries = ChoiceQueries::new(packed, n_cols);
+            let place = (self.rows[idx], first);
+            let scratch = &mut common.worker().selection;
+            self.span(common.table, (queries, place), (&mut scratch.keys, &mut *scores));
+            floor[0] = self.floor(place, scores, &mut scratch.order);
+        });
+    }
+
+    /// Returns a number for a span of a row's scores. The smallest number of all spans is not above
+    /// the last chosen score, since each whole span has its share of scores that are not below it.
+    fn floor(&self, (row_idx, first): (usize, usize), scores: &[f32], order: &mut Vec<u32>) -> u32 {
+        let n_whole = self.n_blocks(row_idx) / SPAN;
+        if first / SPAN >= n_whole.max(1) {
+            return u32::MAX;
+        }
+        let n_share = self.op.chosen.n_blocks().div_ceil(n_whole.max(1));
+        if n_whole == 0 || n_share > SPAN {
+            return 0;
+        }
+        order.clear();
+        order.extend(scores.iter().map(|score| ascending(*score)));
+        *order.select_nth_unstable(SPAN - n_share).1
+    }
+
     /// Computes the scores of a row for the blocks from `first` on that it sees.
     fn span(
         &self,
         table: &'static KernelTable,
-        (row_idx, first): (usize, usize),
-        (scratch, scores): (&mut ScoreScratch, &mut [f32]),
+        (queries, (row_idx, first)): (ChoiceQueries<'_>, (usize, usize)),
+        (scratch, scores): (&mut GatheredRows, &mut [f32]),
     ) {
-        let Self { op, batch, inputs, .. } = self;
-        let n_blocks = (batch.rows[row_idx].position.0 + 1) / op.chosen.block;
-        let end = n_blocks.min(first + SPAN);
-        let keys = self.states.layer(segment_of(batch, row_idx).state, op.layer).index_keys();
-        let weights = op.weights.as_ref().map(|weights| inputs.head(weights, row_idx, 0));
-        let products = grown(&mut scratch.products, op.q.n_heads * BLOCK_POSITIONS, 0.0);
-        let queries = queries_of(inputs, &op.q, row_idx);
+        let op = self.op;
+        let end = self.n_blocks(row_idx).min(first + SPAN);
+        let state = segment_of(self.batch, row_idx).state;
+        let keys = self.states.layer(state, op.layer).index_keys();
         for begin in (first..end).step_by(BLOCK_POSITIONS) {
             let blocks = begin..end.min(begin + BLOCK_POSITIONS);
-            let n_scores = blocks.len();
-            let keys = keys_of(keys, blocks, op.chosen.block, &mut scratch.keys);
-            let part = ScorePart { queries, keys };
-            table.scores(&ScoreInputs { parts: &[part], next: None }, products);
-            let scores = &mut scores[begin - first..][..n_scores];
-            scores.fill(0.0);
-            for (head_idx, products) in products.chunks_exact(BLOCK_POSITIONS).enumerate() {
-                add_weighted(weights.map_or(1.0, |weights| weights[head_idx]), products, scores);
-            }
+            let scores = &mut scores[begin - first..][..blocks.len()];
+            let keys = keys_of(keys, blocks, op.chosen.block, scratch);
+            table.choice_scores(&ChoiceInputs { queries, keys }, scores);
         }
+    }
+
+    /// Lists the choices of all rows.
+    fn choose(&self, common: &Common, (scores, floors): (&[f32], &[u32]), out: &mut Buffer) {
+        let (rows, chosen, n_cols) = (self.rows, &self.op.chosen, out.n_cols);
+        let (stride, n_spans) = (scores.len() / rows.len(), floors.len() / rows.len());
+        let offset = |item: usize| match rows.get(item) {
+            Some(row_idx) => row_idx * n_cols,
+            None => rows.last().map_or(0, |row_idx| (row_idx + 1) * n_cols),
+        };
+        let items = SplitItems { n_items: rows.len(), align: 1, cost: stride, offset };
+        common.split.ranges(&mut out.values, &items, &|range, values| {
+            let mut worker = common.worker();
+            let ranks = &mut worker.selection.ranks;
+            let base = rows[range.start] * n_cols;
+            for item in range {
+                let row_idx = rows[item];
+                let scores = &scores[item * stride..][..self.n_blocks(row_idx)];
+                let floor = floors[item * n_spans..][..n_spans].iter().copied().min();
+                let row = &mut values[row_idx * n_cols - base..][..n_cols];
+                let place = (chosen, self.batch.rows[row_idx].position.0);
+                choose((scores, floor.unwrap_or(0)), ranks, place, &mut row[chosen.list.cols(0)]);
+            }
+        });
     }
 }
 
@@ -211,15 +273,6 @@ fn keys_of<'a>(
     keys.gather(0, positions, scratch)
 }
 
-/// Adds the products that are not negative, times a weight.
-fn add_weighted(weight: f32, products: &[f32], scores: &mut [f32]) {
-    for (score, &product) in scores.iter_mut().zip(products) {
-        // A comparison keeps NaN; `max` would not.
-        let positive = if product < 0.0 { 0.0 } else { product };
-        *score += weight * positive;
-    }
-}
-
 /// Returns the queries of a row, side by side.
 fn queries_of<'a>(inputs: &Inputs<'a>, q: &Heads, row_idx: usize) -> StridedRows<'a> {
     let row = inputs.buffer(q.buffer).row(row_idx);
@@ -228,10 +281,10 @@ fn queries_of<'a>(inputs: &Inputs<'a>, q: &Heads, row_idx: usize) -> StridedRows
 }
 
 /// Lists the positions of the blocks with the largest scores, and those after the last whole block;
-/// NaN if a score is not finite.
+/// NaN if a score is not finite. Enough scores are not below `floor`: see [`ascending`].
 #[expect(clippy::cast_precision_loss, reason = "positions are below 2^24")]
 fn choose(
-    scores: &[f32],
+    (scores, floor): (&[f32], u32),
     ranks: &mut Vec<u64>,
     (chosen, position): (&ChosenPositions, usize),
     list: &mut [f32],
@@ -240,14 +293,19 @@ fn choose(
     if !scores.iter().fold(true, |is_whole, score| is_whole & score.is_finite()) {
         return list.fill(f32::NAN);
     }
-    ranks.clear();
-    ranks.extend((0_u32..).zip(scores).map(|(block, &score)| rank_of(score, block)));
-    ranks.select_nth_unstable(chosen.n_blocks() - 1);
-    ranks.truncate(chosen.n_blocks());
-    ranks.iter_mut().for_each(|rank| *rank &= u64::from(u32::MAX));
-    ranks.sort_unstable();
+    let (candidates, copy) = grown(ranks, 2 * scores.len(), 0).split_at_mut(scores.len());
+    let mut n_candidates = 0;
+    for (block, &score) in (0_u32..).zip(scores) {
+        // Few blocks are candidates, in no pattern: a branch would be mispredicted.
+        candidates[n_candidates] = rank_of(score, block);
+        n_candidates += usize::from(ascending(score) >= floor);
+    }
+    let (candidates, copy) = (&candidates[..n_candidates], &mut copy[..n_candidates]);
+    copy.copy_from_slice(candidates);
+    let last = *copy.select_nth_unstable(chosen.n_blocks() - 1).1;
+    let blocks = candidates.iter().filter(|rank| **rank <= last).map(|rank| *rank & BLOCK_OF_RANK);
     let block = chosen.block;
-    for (listed, &idx) in list.chunks_exact_mut(block).zip(&*ranks) {
+    for (listed, idx) in list.chunks_exact_mut(block).zip(blocks) {
         let first = usize::try_from(idx).expect("a block of the context") * block;
         for (offset, listed) in listed.iter_mut().enumerate() {
             *listed = (first + offset) as f32;
@@ -259,14 +317,21 @@ fn choose(
     }
 }
 
+/// The bits of a rank that name its block.
+const BLOCK_OF_RANK: u64 = 0xffff_ffff;
+
 /// Returns a number that is smaller for a larger score, and for the lower of two blocks with equal
-/// scores. Its lower half is the block.
+/// scores.
 fn rank_of(score: f32, block: u32) -> u64 {
+    u64::from(!ascending(score)) << 32 | u64::from(block)
+}
+
+/// Returns a number that is larger for a larger score, and the same for both zeros.
+fn ascending(score: f32) -> u32 {
     // The sum makes a zero of -0.
     let bits = (score + 0.0).to_bits();
     let is_negative = bits >> 31 == 1;
-    let ascending = if is_negative { !bits } else { bits | 1 << 31 };
-    u64::from(!ascending) << 32 | u64::from(block)
+    if is_negative { !bits } else { bits | 1 << 31 }
 }
 
 #[cfg(test)]
@@ -278,7 +343,16 @@ mod tests {
         let n_cols = ChosenPositions::n_cols(n, block);
         let chosen = ChosenPositions { list: Workspace::default().buffer("list", n_cols), block };
         let mut list = vec![-1.0; n_cols];
-        choose(scores, &mut Vec::new(), (&chosen, position), &mut list);
+        choose((scores, 0), &mut Vec::new(), (&chosen, position), &mut list);
+        if scores.iter().all(|score| score.is_finite()) {
+            // The highest floor that is allowed.
+            let mut order: Vec<u32> = scores.iter().map(|score| ascending(*score)).collect();
+            order.sort_unstable();
+            let mut same = vec![-1.0; n_cols];
+            let floor = order[order.len() - n];
+            choose((scores, floor), &mut vec![7; 3], (&chosen, position), &mut same);
+            assert_eq!(same, list, "with a floor");
+        }
         list
     }
 
