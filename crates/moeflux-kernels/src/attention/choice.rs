@@ -155,30 +155,28 @@ fn products<S: Simd, K: CacheElement, const P: usize>(
     keys: &[&[K]; P],
 ) -> [S::Vector; P] {
     let mut sums = [simd.splat(0.0); P];
-    let mut add = |columns: &[Lanes], keys: &[Lanes; P]| {
-        for (col, column) in columns.iter().enumerate().take(LANES) {
-            let column = simd.load(column);
-            for p in 0..P {
-                sums[p] = simd.fma(column, simd.splat(keys[p][col]), sums[p]);
-            }
-        }
-    };
+    let mut wide = [[0.0; LANES]; P];
     let (whole, rest) = columns.as_chunks::<LANES>();
     for (chunk, columns) in whole.iter().enumerate() {
-        let keys = keys.map(|key| stored(simd, K::lanes(simd, &key.as_chunks().0[chunk])));
-        add(columns, &keys);
+        for p in 0..P {
+            simd.store(K::lanes(simd, &keys[p].as_chunks().0[chunk]), &mut wide[p]);
+        }
+        for col in 0..LANES {
+            let column = simd.load(&columns[col]);
+            for p in 0..P {
+                sums[p] = simd.fma(column, simd.splat(wide[p][col]), sums[p]);
+            }
+        }
     }
-    if !rest.is_empty() {
-        let first = whole.len() * LANES;
-        add(rest, &keys.map(|key| stored(simd, K::lanes(simd, &filled(&key[first..])))));
+    let first = whole.len() * LANES;
+    for p in 0..P {
+        simd.store(K::lanes(simd, &filled(&keys[p][first..])), &mut wide[p]);
+    }
+    for (col, column) in rest.iter().enumerate().take(LANES) {
+        let column = simd.load(column);
+        for p in 0..P {
+            sums[p] = simd.fma(column, simd.splat(wide[p][col]), sums[p]);
+        }
     }
     sums
-}
-
-/// Returns lanes in memory.
-#[inline(always)]
-fn stored<S: Simd>(simd: S, vector: S::Vector) -> Lanes {
-    let mut lanes = [0.0; LANES];
-    simd.store(vector, &mut lanes);
-    lanes
 }
