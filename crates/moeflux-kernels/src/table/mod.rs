@@ -278,7 +278,8 @@ impl KernelTable {
         unsafe { (self.scores)(scores, out) }
     }
 
-    /// Computes `out[key] = sum over heads of weight * max(0, dot(query, key))`, NaN if a product is.
+    /// Computes `out[key]`, the sum over heads of `weight * max(0, dot(query, key))`; NaN if a
+    /// product is.
     ///
     /// # Panics
     ///

@@ -23,7 +23,7 @@ fn n_cached(model: &ReferenceModel, service: &moeflux_schedule::Service, job: Jo
     let test_job = TestJob::new(service, job);
     let outcome = test_job.end();
     assert_eq!(outcome.answers[0], model.alone(&test_job.job, 0, CONTEXT));
-    wait_until_idle(&service);
+    wait_until_idle(service);
     outcome.n_cached.unwrap()
 }
 

@@ -398,7 +398,7 @@ pub(crate) fn check_they_go_on(service: &Service, paused: &[TestJob], n_context:
 pub(crate) fn wait_until_idle(service: &Service) {
     wait_until("all jobs to be over", || service.is_idle());
     let (sender, receiver) = mpsc::channel();
-    service.ask_experts(Box::new(move |_| drop(sender.send(()))));
+    service.ask_experts(Box::new(move |report| drop(sender.send(report))));
     // A service that closed its engine meanwhile has no report to make.
     drop(receiver.recv_timeout(PATIENCE));
 }
