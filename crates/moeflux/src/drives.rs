@@ -14,7 +14,7 @@ use crate::experts::stream::{Drives, ReadPurpose, choose_way};
 use crate::format::Checkpoint;
 use crate::forward::RowTables;
 use crate::rows::{RowReader, SumChecks};
-use crate::weights::Manifest;
+use crate::weights::{Manifest, Weights};
 
 /// Time in which the two ways of reading are compared.
 pub const PROBE_TIME: Duration = Duration::from_millis(1600);
@@ -42,11 +42,18 @@ pub(crate) fn drives(
     Drives::open(checkpoint, caching, mirror.as_deref())
 }
 
+/// Returns the factor of each table's values.
+pub(crate) fn table_scales(manifest: &Manifest, weights: &Weights) -> Vec<f32> {
+    let scales = manifest.tables.iter().map(|table| table.values.scale());
+    scales.map(|id| id.map_or(1.0, |id| weights.vector(id)[0])).collect()
+}
+
 /// Opens the drives that rows of tables are read from; returns `None` if the model has no tables.
+/// `scales` are the factors of each table's values.
 pub(crate) fn open_tables(
     config: &EngineConfig,
     (checkpoint, manifest): (&Checkpoint, &Manifest),
-    layout: &MemoryLayout,
+    (layout, scales): (&MemoryLayout, Vec<f32>),
 ) -> Result<Option<RowTables>> {
     if manifest.tables.is_empty() {
         return Ok(None);
@@ -61,7 +68,7 @@ pub(crate) fn open_tables(
         }
     };
     let paths = checkpoint.files.iter().map(|file| file.path.clone()).collect();
-    let tables = manifest.tables.clone();
+    let tables = manifest.tables.iter().cloned().zip(scales).collect();
     let sum_checks = if config.streaming.checks_sums { SumChecks::On } else { SumChecks::Off };
     let settings = (layout.row_cache_bytes, sum_checks);
     let reader = RowReader::open(tables, (drives, paths), settings)?;

@@ -20,7 +20,7 @@ use crate::budget::{
     n_slots_of_prompt,
 };
 use crate::config::{BackendKind, DeviceParts, EngineConfig, ReadWay, StreamingConfig};
-use crate::drives::{drives, open_tables};
+use crate::drives::{drives, open_tables, table_scales};
 use crate::error::{Error, Result};
 use crate::experts::stream::{
     Drives, ExpertStream, MappedSlots, ReadPurpose, StreamConfig, StreamModel, StreamStats,
@@ -157,6 +157,7 @@ impl Engine {
         let mut slot_drives = slot_drives.transpose()?;
         let slots = slot_drives.as_ref();
         let slots = slots.map(|it| MappedSlots::new(&manifest.banks, it.block_bytes()));
+        let scales = table_scales(&manifest, &weights);
         let parts = (weights, &plan, layouts.as_slice());
         let mut backend = create_backend(config, parts, (&layout, slots.as_ref()))?;
         let n_rows_max = backend.n_rows_max();
@@ -184,7 +185,7 @@ impl Engine {
                 Experts::Streaming(Box::new(stream))
             }
         };
-        let tables = open_tables(config, (&checkpoint, &manifest), &layout)?;
+        let tables = open_tables(config, (&checkpoint, &manifest), (&layout, scales))?;
         // Bytes read before a change and bytes read after it do not make one model.
         mirror.check_unchanged(&checkpoint)?;
         let expert_bytes = expert_bytes(&manifest, spec.layers.len());

@@ -54,8 +54,8 @@ pub mod weights {
         MatrixSpan, OwnRows, OwnedMatrix, PageCaching, PartNames, PartRole, Progress,
         QuantisedRows, Records, RowBlocks, RowPlace, RowRun, RowStorage, RowStride, RowTable,
         Shares, SkipReason, SkippedGroup, StoredVector, SyntheticCheckpoint, SyntheticKind,
-        SyntheticRole, SyntheticTensor, ValueSelection, ValueTransform, VectorSource, Weights,
-        block_kind, load,
+        SyntheticRole, SyntheticTensor, TableValues, ValueSelection, ValueTransform, VectorSource,
+        Weights, block_kind, load,
     };
 }
 

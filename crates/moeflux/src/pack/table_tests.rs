@@ -66,7 +66,7 @@ fn reader(checkpoint: &Checkpoint, faults: Faults) -> RowReader {
     let drives = Drives { primary, mirror: None, caching: Caching::Direct, clock };
     let paths = checkpoint.files.iter().map(|file| file.path.clone()).collect();
     let table = bind(checkpoint, N_ROWS).unwrap();
-    RowReader::open(vec![table], (drives, paths), (0, SumChecks::On)).unwrap()
+    RowReader::open(vec![(table, 1.0)], (drives, paths), (0, SumChecks::On)).unwrap()
 }
 
 #[test]

@@ -91,7 +91,7 @@ mod tests {
     use moeflux_testing::random::{Rng, seeds};
 
     use super::*;
-    use crate::weights::{FileExtent, RowRun, RowStorage};
+    use crate::weights::{FileExtent, RowRun, RowStorage, TableValues};
 
     fn table(n_cols: usize) -> RowTable {
         let row_bytes = 4 * n_cols as u64;
@@ -101,7 +101,13 @@ mod tests {
         };
         let runs = vec![run(0, 0, 1000, 300), run(300, 1, 8, 1), run(301, 0, 8, 10)];
         let storage = RowStorage::Tensors(runs);
-        RowTable { name: String::new(), n_rows: 311, n_cols, kind: FloatKind::F32, storage }
+        RowTable {
+            name: String::new(),
+            n_rows: 311,
+            n_cols,
+            values: TableValues::Floats(FloatKind::F32),
+            storage,
+        }
     }
 
     #[test]

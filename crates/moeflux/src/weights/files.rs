@@ -141,6 +141,8 @@ pub enum FiniteFormat {
     Blocks(BlockKind),
     /// Exponents of powers of two.
     Exponents,
+    /// FP8 e4m3.
+    E4m3,
 }
 
 impl FiniteFormat {
@@ -165,6 +167,8 @@ impl FiniteFormat {
                 kind.first_non_finite(skipped, bytes).map(|block_idx| block_idx * kind.block_cols())
             }
             Self::Exponents => bytes.iter().position(|it| *it == 0xff).map(|idx| skipped + idx),
+            // It has no infinity.
+            Self::E4m3 => bytes.iter().position(|it| it & 0x7f == 0x7f).map(|idx| skipped + idx),
         }
     }
 
@@ -173,7 +177,7 @@ impl FiniteFormat {
         match self {
             Self::Floats(kind) => n_bytes / kind.bytes(),
             Self::Blocks(kind) => n_bytes / kind.block_bytes() * kind.block_cols(),
-            Self::Exponents => n_bytes,
+            Self::Exponents | Self::E4m3 => n_bytes,
         }
     }
 
@@ -182,7 +186,7 @@ impl FiniteFormat {
         match self {
             Self::Floats(kind) => value_idx * kind.bytes(),
             Self::Blocks(kind) => value_idx / kind.block_cols() * kind.block_bytes(),
-            Self::Exponents => value_idx,
+            Self::Exponents | Self::E4m3 => value_idx,
         }
     }
 }

@@ -25,7 +25,7 @@ mod bind;
 pub(crate) use bind::bank::ExpertShape;
 pub(crate) use bind::packed::described;
 pub(crate) use bind::{Binder, TensorSource};
-pub(crate) use files::{CheckpointFiles, ProgressCallback, ProgressMeter, check_room, push_floats};
+pub(crate) use files::{CheckpointFiles, ProgressCallback, ProgressMeter, check_room};
 pub use files::{FiniteFormat, PageCaching, Progress};
 pub(crate) use load::fill::{FiniteCheck, ReadSegment, fill_here};
 pub use load::load;
@@ -37,7 +37,7 @@ pub use manifest::{
 };
 pub(crate) use mirror::Mirror;
 pub use resident::{ExpertLayout, ExpertView, MatrixSpan, OwnedMatrix, RowStride, Weights};
-pub use row_table::{BlockShape, RowBlocks, RowPlace, RowRun, RowStorage, RowTable};
+pub use row_table::{BlockShape, RowBlocks, RowPlace, RowRun, RowStorage, RowTable, TableValues};
 pub(crate) use samples::{hash_of, sampled};
 pub use shares::{OwnRows, Shares};
 pub(crate) use synthetic::SyntheticFormat;

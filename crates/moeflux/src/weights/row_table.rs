@@ -11,10 +11,15 @@
 use std::ops::Range;
 
 use moeflux_io::BLOCK_BYTES;
-use moeflux_kernels::FloatKind;
+use moeflux_kernels::{
+    FloatKind, Fp8, Fp8Spread, Matrix, MatrixKind, MatrixLayout, ScaleKind, decode_row,
+};
 use twox_hash::XxHash3_64;
 
-use crate::weights::tensors::FileExtent;
+use crate::format::DType;
+use crate::ids::VectorId;
+use crate::weights::files::{FiniteFormat, push_floats};
+use crate::weights::tensors::{FileExtent, dtype_of};
 
 /// Bytes of the checksum at the end of a block.
 const SUM_BYTES: usize = size_of::<u64>();
@@ -28,10 +33,22 @@ pub struct RowTable {
     pub n_rows: usize,
     /// Values of a row.
     pub n_cols: usize,
-    /// Type of the values.
-    pub kind: FloatKind,
+    /// How the values are stored.
+    pub values: TableValues,
     /// Where the rows are.
     pub storage: RowStorage,
+}
+
+/// How the values of a table are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableValues {
+    /// Floats.
+    Floats(FloatKind),
+    /// FP8 e4m3, times the only value of this vector.
+    Fp8 {
+        /// The factor of all values.
+        scale: VectorId,
+    },
 }
 
 /// Where the rows of a table are stored.
@@ -85,11 +102,69 @@ pub struct RowPlace {
     pub block: Option<u64>,
 }
 
+impl TableValues {
+    /// Returns the bytes of a value.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Floats(kind) => kind.bytes(),
+            Self::Fp8 { .. } => 1,
+        }
+    }
+
+    /// Returns the type of the tensors that hold the values.
+    #[must_use]
+    pub const fn dtype(self) -> DType {
+        match self {
+            Self::Floats(kind) => dtype_of(kind),
+            Self::Fp8 { .. } => DType::F8E4M3,
+        }
+    }
+
+    /// Returns the vector with the factor of all values, if there is one.
+    #[must_use]
+    pub const fn scale(self) -> Option<VectorId> {
+        match self {
+            Self::Floats(_) => None,
+            Self::Fp8 { scale } => Some(scale),
+        }
+    }
+
+    /// Returns the format of rows, whose values must be finite.
+    #[must_use]
+    pub const fn finite(self) -> FiniteFormat {
+        match self {
+            Self::Floats(kind) => FiniteFormat::Floats(kind),
+            Self::Fp8 { .. } => FiniteFormat::E4m3,
+        }
+    }
+
+    /// Appends the values of a row as f32. `scale` is the factor of all values, 1 for floats.
+    ///
+    /// # Panics
+    ///
+    /// If the row is longer than any matrix's.
+    pub fn push(self, row: &[u8], scale: f32, values: &mut Vec<f32>) {
+        match self {
+            Self::Floats(kind) => push_floats(row, kind, values),
+            Self::Fp8 { .. } => {
+                let scale_kind = ScaleKind::Float(FloatKind::F32);
+                let kind = MatrixKind::Fp8(Fp8 { spread: Fp8Spread::Matrix, scale: scale_kind });
+                let layout = MatrixLayout::new(kind, 1, row.len()).expect("a row of FP8");
+                let scale = scale.to_le_bytes();
+                let first = values.len();
+                values.resize(first + row.len(), 0.0);
+                decode_row(&Matrix::new(layout, row, &scale, &[]), 0, &mut values[first..]);
+            }
+        }
+    }
+}
+
 impl RowTable {
     /// Returns the stored bytes of a row.
     #[must_use]
     pub const fn row_bytes(&self) -> usize {
-        self.n_cols * self.kind.bytes()
+        self.n_cols * self.values.bytes()
     }
 
     /// Returns the bytes of all rows.
@@ -216,7 +291,8 @@ mod tests {
     use super::*;
 
     fn table(n_rows: usize, n_cols: usize, storage: RowStorage) -> RowTable {
-        RowTable { name: "table".to_owned(), n_rows, n_cols, kind: FloatKind::Bf16, storage }
+        let values = TableValues::Floats(FloatKind::Bf16);
+        RowTable { name: "table".to_owned(), n_rows, n_cols, values, storage }
     }
 
     #[test]

@@ -93,12 +93,7 @@ impl FoundTensor {
 
     /// Returns the float type of the values, if it is one that vectors and scales may have.
     pub(super) fn float_kind(&self) -> Option<FloatKind> {
-        match self.dtype {
-            DType::F32 => Some(FloatKind::F32),
-            DType::F16 => Some(FloatKind::F16),
-            DType::Bf16 => Some(FloatKind::Bf16),
-            _ => None,
-        }
+        float_kind(self.dtype)
     }
 
     /// Checks the shape.
@@ -119,6 +114,16 @@ pub(super) struct FoundBank<'a> {
     pub(super) file: &'a ShardFile,
     pub(super) file_idx: usize,
     pub(super) bank: &'a PackedBank,
+}
+
+/// Returns the float type of such values, if it is one that vectors and scales may have.
+pub(super) const fn float_kind(dtype: DType) -> Option<FloatKind> {
+    match dtype {
+        DType::F32 => Some(FloatKind::F32),
+        DType::F16 => Some(FloatKind::F16),
+        DType::Bf16 => Some(FloatKind::Bf16),
+        _ => None,
+    }
 }
 
 /// Returns the tensor type of a float.

@@ -26,7 +26,7 @@ pub struct PackedRows {
     pub n_rows: usize,
     /// Values of a row.
     pub n_cols: usize,
-    /// Type of the values: F32, F16 or BF16.
+    /// Type of the values: F32, F16, BF16 or F8_E4M3.
     pub values: DType,
 }
 
@@ -67,7 +67,7 @@ impl PackedRows {
             )));
         };
         let wrong = || {
-            let expected = "a shape of two numbers, and F32, F16 or BF16 values";
+            let expected = "a shape of two numbers, and F32, F16, BF16 or F8_E4M3 values";
             ParseError(format!(
                 "`rows` of its metadata is \"{}\"; expected {expected}",
                 quoted(shape)
@@ -78,7 +78,7 @@ impl PackedRows {
             let size = described.get("shape")?.get(idx)?.as_u64()?;
             usize::try_from(size).ok().filter(|size| *size > 0)
         };
-        let known = [DType::F32, DType::F16, DType::Bf16];
+        let known = [DType::F32, DType::F16, DType::Bf16, DType::F8E4M3];
         let values = described.get("values").and_then(Value::as_str).and_then(DType::from_name);
         let values = values.filter(|values| known.contains(values)).ok_or_else(wrong)?;
         let (n_rows, n_cols) = size(0).zip(size(1)).ok_or_else(wrong)?;

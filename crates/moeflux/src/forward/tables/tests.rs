@@ -30,7 +30,7 @@ use crate::ranks::{LocalRanks, LocalSettings, RankGroup};
 use crate::rows::NgramHash;
 use crate::session::{Feed, Session, StepOutput, StepUnderWay, Wanted, step};
 use crate::spec::NgramShape;
-use crate::weights::{FileExtent, RowRun, RowStorage, RowTable, Shares};
+use crate::weights::{FileExtent, RowRun, RowStorage, RowTable, Shares, TableValues};
 
 const HIDDEN: usize = 64;
 const N_HEADS: usize = 4;
@@ -73,11 +73,11 @@ fn add_tables(blueprint: &mut Blueprint, checkpoint: &Checkpoint) {
         offset_bytes: entry.offset_bytes,
         len_bytes: entry.len_bytes,
     };
-    let kind = moeflux_kernels::FloatKind::F32;
+    let values = TableValues::Floats(moeflux_kernels::FloatKind::F32);
     let n_rows = 256 * HIDDEN / N_COLS;
     let storage = RowStorage::Tensors(vec![RowRun { first_row: 0, extent }]);
     let name = TABLE.to_owned();
-    blueprint.manifest.tables.push(RowTable { name, n_rows, n_cols: N_COLS, kind, storage });
+    blueprint.manifest.tables.push(RowTable { name, n_rows, n_cols: N_COLS, values, storage });
     let plan = &mut blueprint.plan;
     let out = plan.workspace.buffer("table_rows", HIDDEN);
     let Some(Op::Embed(embed)) = plan.embed.ops().first() else { panic!("an embedding") };

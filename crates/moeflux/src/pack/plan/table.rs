@@ -8,7 +8,7 @@ use crate::format::{DType, PackedRole, PackedRows, RECORD_ALIGN};
 use crate::pack::plan::file::{
     Conversion, FileContent, FilePlan, OutputTensor, header, sums_tensor,
 };
-use crate::weights::{BlockShape, RowTable, dtype_of};
+use crate::weights::{BlockShape, RowTable};
 
 impl FilePlan {
     /// Plans the file of a table's blocks.
@@ -24,7 +24,7 @@ impl FilePlan {
             begin_bytes: 0,
             n_rows: table.n_rows,
             n_cols: table.n_cols,
-            values: dtype_of(table.kind),
+            values: table.values.dtype(),
         });
         let blocks = OutputTensor {
             name: tensor,

@@ -199,7 +199,7 @@ fn finite_tensors(manifest: &Manifest) -> BTreeMap<(usize, u64), FiniteFormat> {
     for table in &manifest.tables {
         if let RowStorage::Tensors(runs) = &table.storage {
             let places = runs.iter().map(|run| (run.extent.file_idx, run.extent.offset_bytes));
-            formats.extend(places.map(|place| (place, FiniteFormat::Floats(table.kind))));
+            formats.extend(places.map(|place| (place, table.values.finite())));
         }
     }
     let unpacked = manifest.banks.iter().filter(|bank| bank.records.is_none());

@@ -21,7 +21,7 @@ use crate::rows::cache::RowCache;
 use crate::rows::request::RowRequest;
 use crate::rows::runs::{RUN_BYTES_MAX, RowsRun, push_runs, run_bytes_max};
 use crate::rows::stats::RowStats;
-use crate::weights::{FiniteFormat, RowPlace, RowStorage, RowTable, push_floats};
+use crate::weights::{RowPlace, RowStorage, RowTable};
 
 /// Bytes for the memory of reads. With all of it in use, several drives are busy.
 const READ_MEMORY_BYTES: usize = 2 << 20;
@@ -74,6 +74,8 @@ pub(crate) enum SumChecks {
 #[derive(Debug)]
 struct CachedTable {
     table: RowTable,
+    /// Factor of all values.
+    scale: f32,
     cache: RowCache,
 }
 
@@ -95,14 +97,14 @@ enum RowFault {
 }
 
 impl RowReader {
-    /// Creates a reader of `tables` with a cache of about `cache_bytes` for all of them together.
-    /// `paths` are those of the files on the drives.
+    /// Creates a reader of `tables`, each with the factor of its values, and with a cache of about
+    /// `cache_bytes` for all of them together. `paths` are those of the files on the drives.
     ///
     /// # Errors
     ///
     /// [`Error::NoRoom`] if memory is short.
     pub(crate) fn open(
-        tables: Vec<RowTable>,
+        tables: Vec<(RowTable, f32)>,
         (drives, paths): (Drives, Vec<PathBuf>),
         (cache_bytes, sum_checks): (u64, SumChecks),
     ) -> Result<Self> {
@@ -111,7 +113,7 @@ impl RowReader {
         let has_mirror = mirror.is_some();
         let settings = LoaderSettings::default();
         let mut loader = Loader::new(primary, mirror, settings, Arc::clone(&clock));
-        let run_bytes = tables.iter().map(|table| run_bytes_max(table, block_bytes)).max();
+        let run_bytes = tables.iter().map(|(table, _)| run_bytes_max(table, block_bytes)).max();
         let slot_bytes = run_bytes.unwrap_or(1).max(N_PARTS_MAX / 2 * RUN_BYTES_MAX);
         let mut memory = SlotMemory::new(slot_bytes, READ_MEMORY_BYTES);
         let slab_idx = memory.grow().ok_or_else(|| {
@@ -119,11 +121,11 @@ impl RowReader {
             Error::no_room(what, memory.slab_bytes() as u64, Remedy::SmallerBudget)
         })?;
         loader.slab_added(memory.slab(slab_idx).expect("the slab was made just now"));
-        let total_bytes: u64 = tables.iter().map(RowTable::total_bytes).sum();
-        let cached = tables.into_iter().map(|table| {
+        let total_bytes: u64 = tables.iter().map(|(table, _)| table.total_bytes()).sum();
+        let cached = tables.into_iter().map(|(table, scale)| {
             let cache_bytes = cache_share(&table, total_bytes, cache_bytes);
             let cache = RowCache::new((table.n_rows, table.row_bytes()), cache_bytes)?;
-            Ok(CachedTable { table, cache })
+            Ok(CachedTable { table, scale, cache })
         });
         let tables: Vec<CachedTable> = cached.collect::<Result<_>>()?;
         let n_cached = tables.iter().map(|it| it.cache.n_entries()).sum();
@@ -230,13 +232,13 @@ impl RowReader {
         }
         self.stats.read_wait += self.clock.now().saturating_sub(began);
         polled?;
-        let table = &self.tables[table_idx].table;
+        let CachedTable { table, scale, .. } = &self.tables[table_idx];
         if let Some((row, problem)) = self.failure.take() {
             self.request.clear();
             return Err(Error::TableRow { table: table.name.clone(), row, problem });
         }
         for row in self.request.rows() {
-            push_floats(row, table.kind, values);
+            table.values.push(row, *scale, values);
         }
         Ok(())
     }
@@ -253,7 +255,7 @@ impl RowReader {
     /// kept.
     fn begin_request(&mut self, table_idx: usize, rows: &[u64]) {
         let Self { tables, request, unread, runs, reading, stats, .. } = self;
-        let CachedTable { table, cache } = &mut tables[table_idx];
+        let CachedTable { table, cache, .. } = &mut tables[table_idx];
         self.failure = None;
         request.begin((table_idx, table.row_bytes()), rows);
         unread.clear();
@@ -391,7 +393,7 @@ impl RowReader {
     fn accept(&mut self, filling: Filling) {
         let slot = filling.slot();
         let job = &self.jobs[slot.0];
-        let CachedTable { table, cache } = &mut self.tables[job.table_idx];
+        let CachedTable { table, cache, .. } = &mut self.tables[job.table_idx];
         for row in &job.rows {
             let bytes = row_in(table, job, *row, filling.bytes()).0;
             cache.insert(*row, bytes);
@@ -489,7 +491,7 @@ fn first_fault(
             }
             checked = Some(block);
         }
-        if let Some(value_idx) = FiniteFormat::Floats(table.kind).first_bad(0, values) {
+        if let Some(value_idx) = table.values.finite().first_bad(0, values) {
             return Some(RowFault::Value(place, value_idx));
         }
     }

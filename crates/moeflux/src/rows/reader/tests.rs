@@ -12,7 +12,7 @@ use moeflux_testing::drives::transient;
 use moeflux_testing::random::{Rng, seeds};
 
 use super::*;
-use crate::weights::{BlockShape, FileExtent, RowBlocks, RowRun};
+use crate::weights::{BlockShape, FileExtent, RowBlocks, RowRun, TableValues};
 
 const N_ROWS: usize = 3000;
 const N_COLS: usize = 160;
@@ -83,13 +83,19 @@ impl Rig {
         let drives = Drives { primary, mirror, caching: Caching::Direct, clock };
         let paths = (0..self.files.len()).map(|it| format!("{it}.safetensors").into()).collect();
         let settings = (cache_bytes, SumChecks::On);
-        RowReader::open(vec![self.table.clone()], (drives, paths), settings).unwrap()
+        RowReader::open(vec![(self.table.clone(), 1.0)], (drives, paths), settings).unwrap()
     }
 }
 
 fn table(storage: RowStorage) -> RowTable {
     let name = "model.layers.1.ple".to_owned();
-    RowTable { name, n_rows: N_ROWS, n_cols: N_COLS, kind: FloatKind::Bf16, storage }
+    RowTable {
+        name,
+        n_rows: N_ROWS,
+        n_cols: N_COLS,
+        values: TableValues::Floats(FloatKind::Bf16),
+        storage,
+    }
 }
 
 fn random_rows(rng: &mut Rng) -> Vec<u64> {

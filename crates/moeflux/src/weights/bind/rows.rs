@@ -1,6 +1,7 @@
 //! Binds tables whose rows stay on the drive, and integers whose values are known beforehand.
 //!
-//! **Invariant:** the tensors of a table have its rows in order, each once, in one type of float.
+//! **Invariant:** the tensors of a table have its rows in order, each once, in one type of float or
+//! in FP8 with one scale for all of them.
 
 use moeflux_kernels::FloatKind;
 
@@ -8,10 +9,11 @@ use crate::error::{Error, Result};
 use crate::format::{DType, PackedRows};
 use crate::ids::TableId;
 use crate::weights::bind::Binder;
+use crate::weights::bind::stored::fp8;
 use crate::weights::bind::table::TensorTable;
 use crate::weights::manifest::KnownIntegers;
-use crate::weights::row_table::{BlockShape, RowBlocks, RowRun, RowStorage, RowTable};
-use crate::weights::tensors::{FoundTensor, RequiredMatrix};
+use crate::weights::row_table::{BlockShape, RowBlocks, RowRun, RowStorage, RowTable, TableValues};
+use crate::weights::tensors::{FoundTensor, RequiredMatrix, float_kind};
 
 /// Upper bound on the tensors of a table; published models have 512.
 const N_SHARDS_MAX: usize = 1 << 16;
@@ -36,23 +38,18 @@ impl Binder<'_> {
         if let Some((file_idx, rows)) = self.table.take_rows(base) {
             let first_bytes = self.table.data_at(file_idx) + rows.begin_bytes;
             let asking = self.table.described_by();
-            let table = packed_table(rows, (n_rows, n_cols), asking)?;
-            let blocks = RowBlocks { file_idx, first_bytes, shape: table.1 };
-            return Ok(self.push_table(
-                base,
-                (n_rows, n_cols, table.0),
-                RowStorage::Blocks(blocks),
-            ));
+            let (dtype, shape) = packed_table(rows, (n_rows, n_cols), asking)?;
+            let blocks = RowBlocks { file_idx, first_bytes, shape };
+            let storage = RowStorage::Blocks(blocks);
+            return self.push_table(base, (n_rows, n_cols, dtype), storage);
         }
         let mut tensors = self.table_tensors(base)?;
-        let (mut kind, mut first_row) = (None, 0);
+        let (mut dtype, mut first_row) = (None, 0);
         let mut runs = Vec::new();
         for found in tensors.drain(..) {
-            let own_kind = own_kind(&found, kind)?;
-            kind = Some(own_kind);
+            check_type(&found, dtype)?;
+            dtype = Some(found.dtype);
             let n_own_rows = n_own_rows(&found, n_cols)?;
-            let n_bytes = (n_own_rows * n_cols * own_kind.bytes()) as u64;
-            assert_eq!(n_bytes, found.extent.len_bytes, "the header's check of `{base}`");
             runs.push(RowRun { first_row, extent: found.extent });
             first_row += n_own_rows as u64;
         }
@@ -61,18 +58,26 @@ impl Binder<'_> {
             let problem = format!("has {first_row} rows, but {asking} requires {n_rows}");
             return Err(Error::tensor(base, problem));
         }
-        let kind = kind.expect("a table has a tensor");
-        Ok(self.push_table(base, (n_rows, n_cols, kind), RowStorage::Tensors(runs)))
+        let dtype = dtype.expect("a table has a tensor");
+        self.push_table(base, (n_rows, n_cols, dtype), RowStorage::Tensors(runs))
     }
 
     fn push_table(
         &mut self,
         base: &str,
-        (n_rows, n_cols, kind): (usize, usize, FloatKind),
+        (n_rows, n_cols, dtype): (usize, usize, DType),
         storage: RowStorage,
-    ) -> TableId {
-        self.tables.push(RowTable { name: base.to_owned(), n_rows, n_cols, kind, storage });
-        TableId(self.tables.len() - 1)
+    ) -> Result<TableId> {
+        let values = match float_kind(dtype) {
+            Some(kind) => TableValues::Floats(kind),
+            None => {
+                let names = fp8::SCALES.map(|name| format!("{base}.{name}"));
+                let found = names.iter().find(|name| self.table.has_stored(name));
+                TableValues::Fp8 { scale: self.vector(found.unwrap_or(&names[1]), 1)? }
+            }
+        };
+        self.tables.push(RowTable { name: base.to_owned(), n_rows, n_cols, values, storage });
+        Ok(TableId(self.tables.len() - 1))
     }
 
     /// Takes the tensors of a table, in the order of their rows.
@@ -113,12 +118,7 @@ fn packed_table(
     rows: &PackedRows,
     (n_rows, n_cols): (usize, usize),
     asking: &str,
-) -> Result<(FloatKind, BlockShape)> {
-    let kind = match rows.values {
-        DType::F32 => FloatKind::F32,
-        DType::F16 => FloatKind::F16,
-        _ => FloatKind::Bf16,
-    };
+) -> Result<(DType, BlockShape)> {
     if (rows.n_rows, rows.n_cols) != (n_rows, n_cols) {
         return Err(Error::tensor(
             &rows.tensor,
@@ -128,7 +128,8 @@ fn packed_table(
             ),
         ));
     }
-    let shape = BlockShape::new(n_cols * kind.bytes());
+    let value_bytes = float_kind(rows.values).map_or(1, FloatKind::bytes);
+    let shape = BlockShape::new(n_cols * value_bytes);
     if (rows.block_bytes, rows.n_blocks) != (shape.block_bytes, shape.n_blocks(n_rows)) {
         let problem = format!(
             "has {} blocks of {} bytes; these rows take {} of {}: pack the source again",
@@ -139,21 +140,22 @@ fn packed_table(
         );
         return Err(Error::tensor(&rows.tensor, problem));
     }
-    Ok((kind, shape))
+    Ok((rows.values, shape))
 }
 
-fn own_kind(found: &FoundTensor, others: Option<FloatKind>) -> Result<FloatKind> {
-    let Some(kind) = found.float_kind() else {
+/// Checks the type of a tensor of rows, of which those before it have type `others`.
+fn check_type(found: &FoundTensor, others: Option<DType>) -> Result<()> {
+    let dtype = found.dtype;
+    if float_kind(dtype).is_none() && dtype != DType::F8E4M3 {
         return Err(found.error(format!(
-            "has values of type {}; rows are read from the drive as F32, F16 or BF16",
-            found.dtype
+            "has values of type {dtype}; rows are read from the drive as F32, F16, BF16 or F8_E4M3"
         )));
-    };
-    if others.is_some_and(|others| others != kind) {
-        let problem = format!("has values of type {}, unlike the rows before it", found.dtype);
+    }
+    if others.is_some_and(|others| others != dtype) {
+        let problem = format!("has values of type {dtype}, unlike the rows before it");
         return Err(found.error(problem));
     }
-    Ok(kind)
+    Ok(())
 }
 
 fn n_own_rows(found: &FoundTensor, n_cols: usize) -> Result<usize> {
@@ -208,8 +210,8 @@ mod tests {
         let manifest = bind(TensorSource::Checkpoint(&checkpoint), 36, &[]).unwrap();
         let table = manifest.table(TableId(0));
         assert_eq!(
-            (table.kind, table.row_bytes(), table.total_bytes()),
-            (FloatKind::Bf16, 20, 720)
+            (table.values, table.row_bytes(), table.total_bytes()),
+            (TableValues::Floats(FloatKind::Bf16), 20, 720)
         );
         for row in 0..36 {
             let extent = table.place(row).extent;
@@ -232,12 +234,25 @@ mod tests {
             (vec![sound, ("F16", [3, 11])], 6, "shard_1.weight`: has shape [3, 11]"),
             (vec![sound, ("F32", [3, 10])], 6, "shard_1.weight`: has values of type F32, unlike"),
             (vec![("I32", [3, 10])], 3, "has values of type I32; rows are read"),
+            (vec![("F8_E4M3", [3, 10])], 3, "ngram_embedding.weight_scale`: is missing"),
             (vec![], 3, "ngram_embedding.weight`: is missing"),
             (vec![sound], usize::MAX, "ngram_embedding`"),
         ] {
             let found = problem(&shapes, n_rows);
             assert!(found.contains(expected), "{found}");
         }
+    }
+
+    #[test]
+    fn fp8_has_one_scale_for_all_shards() {
+        let mut tensors = with_shards(&[("F8_E4M3", [3, 10]); 2]);
+        tensors.add(&format!("{BASE}.weight_scale"), "BF16", &[1]);
+        let (_dir, checkpoint) = tensors.open();
+        let manifest = bind(TensorSource::Checkpoint(&checkpoint), 6, &[]).unwrap();
+        let table = manifest.table(TableId(0));
+        let scale = table.values.scale().unwrap();
+        assert_eq!(manifest.vector(scale).n_values(), 1);
+        assert_eq!((table.row_bytes(), table.values.dtype()), (10, DType::F8E4M3));
     }
 
     fn integers(values: &[i64]) -> (TempDir, Checkpoint) {

@@ -8,13 +8,14 @@ use std::path::Path;
 use moeflux::provider::backend::Arithmetic;
 use moeflux::provider::config::{BackendKind, EngineConfig, StreamingConfig};
 use moeflux::provider::engine::Engine;
-use moeflux::provider::format::{Checkpoint, DType, NewTensor, new_header};
+use moeflux::provider::format::DType;
 use moeflux::provider::model::Model;
 use moeflux_testing::cases::{GoldenCase, feed_all};
 use moeflux_testing::temp_dir::TempDir;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::packing::{AS_IT_IS, logits, pack, verified};
+use crate::results::stored::{Tensor, read, written};
 use crate::support::config;
 
 /// Spelled as compressed-tensors does.
@@ -27,22 +28,6 @@ enum Spelling {
     GptOss,
     DeepseekV4,
     Mlx,
-}
-
-/// A tensor's type, shape and bytes.
-type Tensor = (DType, Vec<usize>, Vec<u8>);
-
-fn read(dir: &Path) -> BTreeMap<String, Tensor> {
-    let checkpoint = Checkpoint::open(dir).unwrap();
-    let files: Vec<_> =
-        checkpoint.files.iter().map(|file| std::fs::read(&file.path).unwrap()).collect();
-    let tensor = |(name, entry): (&String, &moeflux::provider::format::TensorEntry)| {
-        let first = usize::try_from(entry.offset_bytes).unwrap();
-        let len = usize::try_from(entry.len_bytes).unwrap();
-        let bytes = files[entry.file_idx][first..][..len].to_vec();
-        (name.clone(), (entry.dtype, entry.shape.clone(), bytes))
-    };
-    checkpoint.tensors.iter().map(tensor).collect()
 }
 
 /// The experts of a layer: of each projection, codes and scales of one after the other.
@@ -133,15 +118,6 @@ fn spelled(case: &Path, spelling: Spelling) -> TempDir {
             experts.write(spelling, &mut tensors);
         }
     }
-    let dir = TempDir::new();
-    let mut new = Vec::new();
-    for (name, (dtype, shape, bytes)) in &tensors {
-        let len_bytes = bytes.len() as u64;
-        new.push(NewTensor { name, dtype: *dtype, shape, len_bytes });
-    }
-    let mut file = new_header(Map::new(), &new, 1);
-    tensors.values().for_each(|(_, _, bytes)| file.extend(bytes));
-    std::fs::write(dir.path().join("model.safetensors"), file).unwrap();
     let config = std::fs::read(case.join("config.json")).unwrap();
     let mut config: Value = serde_json::from_slice(&config).unwrap();
     let map = config.as_object_mut().unwrap();
@@ -162,8 +138,7 @@ fn spelled(case: &Path, spelling: Spelling) -> TempDir {
             map.insert("quantization".to_owned(), section);
         }
     }
-    std::fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
-    dir
+    written(&tensors, &config)
 }
 
 /// Logits with this number of experts in memory.

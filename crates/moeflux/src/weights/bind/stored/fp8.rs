@@ -11,7 +11,8 @@ use crate::weights::bind::table::TensorTable;
 use crate::weights::tensors::{FoundTensor, PartNames, RequiredMatrix};
 
 /// Names of scales; the first that exists is used.
-const SCALES: [&str; 3] = ["weight_scale_inv", "weight_scale", "scale"];
+pub(in crate::weights::bind) const SCALES: [&str; 3] =
+    ["weight_scale_inv", "weight_scale", "scale"];
 
 /// Binds `weight` F8_E4M3 `[rows, cols]` and its scales; the config states what shares a scale.
 pub(super) fn bind(

@@ -4,7 +4,7 @@
 //! require. The file's types determine the kind, and its shapes the bits and groups of packed
 //! codes, unless `config.json` has an entry for the tensor: then they must fit.
 
-mod fp8;
+pub(super) mod fp8;
 mod ints;
 mod mxfp4;
 
