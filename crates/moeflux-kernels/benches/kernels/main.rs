@@ -1,7 +1,8 @@
 //! Prints the speed of each kernel beside the limit of the machine.
 //!
 //! `cargo bench -p moeflux-kernels [-- NAME...]`: names of kernels, instruction sets (avx2) and
-//! kinds of weights (q3g64, Q4_K, bf16; without one, q4g64). No matrix is used twice in a row:
+//! kinds of weights (q3g64, Q4_K, bf16; without one, q4g64). For attention, `matrix` is a block of
+//! positions with their columns, and `rows` are heads. No matrix is used twice in a row:
 //! weights come from memory, as in a model. **Invariant:** a rate is the median of calls of one
 //! thread, summed over threads that run at once; no thread waits for another. Run without
 //! `--bench`, as tests do, every cell is computed once, on little memory.
@@ -13,6 +14,7 @@
 mod aarch64;
 mod limits;
 mod timing;
+mod attention;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
@@ -114,6 +116,15 @@ fn main() -> Result<(), String> {
             }
         }
     }
+    for kernel in attention::KERNELS.iter().filter(|it| is_wanted(&words, it.name, &kernel_names()))
+    {
+        for table in tables() {
+            let isa = table.name();
+            if !BYTE_PRODUCTS.contains(&isa) && is_wanted(&words, isa, &isa_names()) {
+                attention::print(kernel, table, (&limits, effort));
+            }
+        }
+    }
     Ok(())
 }
 
@@ -123,7 +134,8 @@ fn is_wanted(words: &[&str], name: &str, all_of_its_sort: &[&str]) -> bool {
 }
 
 fn kernel_names() -> Vec<&'static str> {
-    KERNELS.iter().map(|kernel| kernel.name).collect()
+    let products = KERNELS.iter().map(|kernel| kernel.name);
+    products.chain(attention::KERNELS.iter().map(|kernel| kernel.name)).collect()
 }
 
 fn isa_names() -> Vec<&'static str> {
