@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use moeflux::stats::{StreamStats, TierStats};
+use moeflux::stats::{RowStats, StreamStats, TierStats};
 use moeflux::{Finish, Memory, SessionRoom};
 use moeflux_prefix::StoreCounts;
 
@@ -97,6 +97,8 @@ pub struct Stats {
     pub memory: Option<Memory>,
     /// Reads from drives; `None` while all experts are in memory or no model is open.
     pub stream: Option<StreamStats>,
+    /// Rows of tables; `None` if the model has no tables or is not open.
+    pub rows: Option<RowStats>,
     /// Experts in a GPU's memory and in the host's; `None` where no GPU divides them, or no model
     /// is open.
     pub tiers: Option<TierStats>,
@@ -141,6 +143,7 @@ impl Default for Stats {
             n_unloads: 0,
             memory: None,
             stream: None,
+            rows: None,
             tiers: None,
         }
     }
@@ -156,7 +159,7 @@ impl Stats {
     /// Counts an unload of the model and resets the counters of its kept sessions and reads.
     pub(crate) fn count_unload(&mut self) {
         self.n_unloads += 1;
-        (self.memory, self.stream, self.tiers) = (None, None, None);
+        (self.memory, self.stream, self.tiers, self.rows) = (None, None, None, None);
         self.room = SessionRoom::default();
         (self.n_kept, self.kept_bytes) = (0, 0);
     }

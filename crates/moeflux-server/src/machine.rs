@@ -5,7 +5,7 @@
 //! reader, from two states and their times. This module knows no HTTP and reads no clock.
 
 use moeflux::Memory;
-use moeflux::stats::{LayerExperts, LayerTime, StepTimes, StreamStats, TierStats};
+use moeflux::stats::{LayerExperts, LayerTime, RowStats, StepTimes, StreamStats, TierStats};
 use moeflux_schedule::{ExpertsReport, PromptOutcome, State, Stats};
 use serde_json::{Value as Json, json};
 
@@ -51,6 +51,7 @@ pub(crate) fn json(view: &MachineView<'_>) -> Json {
         "saved": saved(stats),
         "memory": stats.memory.as_ref().map(|it| memory(it, *process_bytes)),
         "experts": stats.stream.as_ref().map(experts),
+        "table_rows": stats.rows.as_ref().map(table_rows),
         "tiers": stats.tiers.as_ref().map(tiers),
         "measured": measured.map(|[drive, memory]| json!({
             "drive_bytes_per_s": drive,
@@ -90,6 +91,18 @@ fn memory(memory: &Memory, process_bytes: Option<u64>) -> Json {
         "expert_bytes": memory.expert_bytes,
         "step_bytes": memory.workspace_bytes,
         "process_bytes": process_bytes,
+    })
+}
+
+fn table_rows(rows: &RowStats) -> Json {
+    json!({
+        "table_bytes": rows.table_bytes,
+        "requested": rows.asked,
+        "hits": rows.hits,
+        "reads": rows.reads,
+        "read_bytes": rows.read_bytes,
+        "reads_repeated": rows.rereads + rows.retries,
+        "read_wait_s": rows.read_wait.as_secs_f64(),
     })
 }
 
@@ -162,13 +175,17 @@ mod tests {
         };
         let unloaded = view(&stats, None);
         assert_eq!(unloaded["state"], "unloaded");
-        for key in ["memory", "experts", "tiers", "measured"] {
+        for key in ["memory", "experts", "table_rows", "tiers", "measured"] {
             assert_eq!(unloaded.get(key), Some(&Json::Null), "{key}");
         }
         assert_eq!(unloaded["sessions"].get("bytes_limit"), Some(&Json::Null));
         let tiers = TierStats { near_bytes: 1, far_bytes: 2, near_uses: 3, uses: 4, swaps: 5 };
         (stats.tiers, stats.stream) = (Some(tiers), Some(StreamStats::default()));
+        stats.rows = Some(RowStats { asked: 32, hits: 5, rereads: 1, ..RowStats::default() });
         let streaming = view(&stats, Some([Some(2e9), None]));
+        let rows = &streaming["table_rows"];
+        assert_eq!((&rows["requested"], &rows["hits"]), (&json!(32), &json!(5)));
+        assert_eq!(rows["reads_repeated"], 1);
         let expected = json!({"near_bytes": 1, "far_bytes": 2, "near_uses": 3, "uses": 4,
             "swaps": 5});
         assert_eq!(streaming["tiers"], expected);

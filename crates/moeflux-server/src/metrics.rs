@@ -63,6 +63,7 @@ pub(crate) fn text(
     saved(&mut page, stats);
     model_memory(&mut page, stats);
     streamed(&mut page, stats);
+    table_rows(&mut page, stats);
     let help = "Answers in histories that were replayed as sampled.";
     page.counter("moeflux:replayed_turns_total", help, n_replayed);
     connected(&mut page, *connections);
@@ -241,6 +242,21 @@ fn streamed(page: &mut Page, stats: &Stats) {
     page.value(name, "", stream.read_wait.as_secs_f64());
 }
 
+/// Rows of tables, if the model has any.
+fn table_rows(page: &mut Page, stats: &Stats) {
+    let Some(rows) = &stats.rows else { return };
+    let name = "moeflux:table_rows_total";
+    page.begin(name, "Rows of tables requested, by location.", "counter");
+    for (place, n_rows) in [("memory", rows.hits), ("drive", rows.asked - rows.hits)] {
+        page.value(name, &format!(",place=\"{place}\""), n_rows);
+    }
+    let help = "Bytes read for rows of tables.";
+    page.counter("moeflux:table_read_bytes_total", help, rows.read_bytes);
+    let name = "moeflux:table_wait_seconds_total";
+    page.begin(name, "Time spent waiting for rows of tables.", "counter");
+    page.value(name, "", rows.read_wait.as_secs_f64());
+}
+
 fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
@@ -297,13 +313,16 @@ fn escaped(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use moeflux::stats::RowStats;
+
     use super::*;
 
     #[test]
-    fn what_was_cached_is_told_by_place_and_outcome() {
+    fn what_was_cached_or_read_is_told_by_place_and_outcome() {
         let mut stats = Stats::default();
         (stats.n_cached_tokens, stats.n_cached_drive_tokens) = (100, 30);
         stats.n_outcomes = [1, 2, 3, 4, 5, 6, 7];
+        stats.rows = Some(RowStats { asked: 32, hits: 5, read_bytes: 4096, ..RowStats::default() });
         stats.saved = Some(Default::default());
         if let Some(saved) = &mut stats.saved {
             (saved.n_objects, saved.n_bytes_max, saved.n_refused) = (8, 9_000, 10);
@@ -320,6 +339,9 @@ mod tests {
             "prompts_total{model_name=\"m\",found=\"diverged\"} 5",
             "prompts_total{model_name=\"m\",found=\"other_model\"} 6",
             "prompts_total{model_name=\"m\",found=\"nothing\"} 7",
+            "table_rows_total{model_name=\"m\",place=\"memory\"} 5",
+            "table_rows_total{model_name=\"m\",place=\"drive\"} 27",
+            "table_read_bytes_total{model_name=\"m\"} 4096",
             "saved_objects{model_name=\"m\"} 8",
             "saved_bytes_limit{model_name=\"m\"} 9000",
             "saved_writes_refused_total{model_name=\"m\"} 10",

@@ -445,7 +445,7 @@ impl<'e> Answers<'e> {
     pub(crate) fn publish(&mut self, n_running: usize, is_alone: bool) {
         let Context { engine, shared, .. } = self.context;
         let (stream, tiers) = (engine.stream_stats(), engine.tier_stats());
-        let room = engine.session_room();
+        let (room, rows) = (engine.session_room(), engine.row_stats());
         let mut stats = shared.stats();
         stats.n_running = n_running;
         stats.n_parked = self.parked.len();
@@ -461,7 +461,7 @@ impl<'e> Answers<'e> {
             self.session_cache.rates.add_answers(wait.saturating_sub(published.0), n_more);
             self.session_cache.rates.set_answer(stats.answer_tokens.mean());
         }
-        (stats.stream, stats.tiers, stats.room) = (stream, tiers, room);
+        (stats.stream, stats.tiers, stats.room, stats.rows) = (stream, tiers, room, rows);
     }
 }
 

@@ -193,6 +193,7 @@ impl<'e> Scheduler<'e> {
         let mut stats = self.context.shared.stats();
         (stats.n_running, stats.n_kept, stats.n_parked, stats.stream) = (0, 0, 0, None);
         (stats.kept_bytes, stats.room, stats.tiers) = (0, SessionRoom::default(), None);
+        stats.rows = None;
     }
 
     /// Ends all jobs with an error.

@@ -169,8 +169,9 @@ impl Scheduler<'_> {
     fn publish_reads(&self) {
         let Context { engine, shared, .. } = self.context;
         let (stream, tiers) = (engine.stream_stats(), engine.tier_stats());
+        let rows = engine.row_stats();
         let mut stats = shared.stats();
-        (stats.stream, stats.tiers) = (stream, tiers);
+        (stats.stream, stats.tiers, stats.rows) = (stream, tiers, rows);
     }
 
     /// Runs steps of answers until they have had as much time as prompts.
