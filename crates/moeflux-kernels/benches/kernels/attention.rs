@@ -18,7 +18,7 @@ pub(crate) struct AttentionKernel {
     prepare: fn(&'static KernelTable, HeadShape) -> RunBlock,
 }
 
-/// Returns after one block.
+/// Runs the kernel over one block.
 type RunBlock = Box<dyn FnMut(CachedRows<'_>)>;
 
 /// Heads that share keys or values, and their columns.

@@ -73,6 +73,7 @@ impl Binder<'_> {
             None => {
                 let names = fp8::SCALES.map(|name| format!("{base}.{name}"));
                 let found = names.iter().find(|name| self.table.has_stored(name));
+                // The published table has a `weight_scale`: errors ask for that one.
                 TableValues::Fp8 { scale: self.vector(found.unwrap_or(&names[1]), 1)? }
             }
         };
