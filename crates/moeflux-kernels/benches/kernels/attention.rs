@@ -1,7 +1,7 @@
 //! Lines of the kernels of attention and of the choice of positions.
 //!
-//! Keys and values are f16. No block of them is used twice in a row: they come from memory, as after
-//! a long context.
+//! Keys and values are f16. They come from memory, as they do after a long context: no block of
+//! them is used twice in a row.
 
 use moeflux_kernels::{
     BLOCK_POSITIONS, CachedRows, CachedValues, ChoiceInputs, ChoiceQueries, KernelTable,
